@@ -1,0 +1,1 @@
+"""Numbers and a policy to verdicts."""

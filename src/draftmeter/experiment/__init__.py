@@ -1,0 +1,1 @@
+"""The experiment file, its targets and its scenarios."""

@@ -1,0 +1,157 @@
+"""``results.json``, schema ``draftmeter.results/1``. Names are a contract (docs/design.md).
+
+A quantity that was not measured is None (``null``), never 0; ``warnings`` of its cell say why.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA = "draftmeter.results/1"
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Which run this is."""
+
+    id: str
+    name: str
+    started: str
+    draftmeter: str
+
+
+class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A target as it was measured; ``draft_tokens`` is K."""
+
+    engine: str
+    engine_version: str | None
+    model: str | None
+    method: str | None
+    draft_tokens: int | None
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """A median over requests with its 95 % interval (order statistics), and the 95th percentile.
+
+    ``low``/``high`` are None below six requests, where no 95 % interval of a median exists;
+    ``p95`` is None below 20 requests.
+    """
+
+    median: float
+    low: float | None
+    high: float | None
+    p95: float | None = None
+
+
+class Speedup(msgspec.Struct, frozen=True, kw_only=True):
+    """Ratio of decode rates to the reference, paired by prompt (geometric mean), 95 % Student t."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+class Drafting(msgspec.Struct, frozen=True, kw_only=True):
+    """Acceptance of a cell, from ``witness``.
+
+    Attributes:
+        rate: accepted / drafted; interval by linearised clustered t, the request is the cluster.
+        tokens_per_step: 1 + accepted / drafts, over drafted steps.
+        position_acceptance: P(first i+1 tokens of a draft all accepted), i = 0..
+        drafted_share: share of completion tokens that were accepted drafts (field case 20).
+        witnesses_agree: None when there is only one witness.
+    """
+
+    witness: Literal["counters", "response", "stream"]
+    drafts: int | None
+    drafted: int | None
+    accepted: int | None
+    rate: float | None
+    rate_low: float | None
+    rate_high: float | None
+    tokens_per_step: float | None
+    position_acceptance: list[float] | None
+    drafted_share: float | None
+    witnesses_agree: bool | None
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A value with its 95 % interval; low and high are None where no interval can be given."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Warn(msgspec.Struct, frozen=True):
+    """Something that makes a cell doubtful: ``code`` for programs, ``text`` for people.
+
+    ``severity`` "error" marks the cell as not trustworthy (exit code 4).
+    """
+
+    code: str
+    text: str
+    severity: Literal["note", "warning", "error"] = "warning"
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Target x scenario (x concurrency x context): every number of it.
+
+    ``requests`` are the counted ones that succeeded; ``errors`` counts the failed by kind;
+    ``speed_requests`` of the requests were long enough to give a decode rate (field case 10).
+    ``tokens_per_engine_step`` = decode tokens / (decode tokens - accepted), over all steps, drafted
+    or not (decode tokens leave out the first chunk, which the prefill gave; it equals
+    1 + accepted / drafts when every step drafts), geometric mean over requests; ``step_ms`` is
+    the time of such a step. ``step_cost`` is the geometric mean of the paired requests' own, so
+    speedup over the plain target = tokens per engine step / step cost.
+    """
+
+    target: str
+    scenario: str
+    concurrency: int
+    context_tokens: int | None
+    requests: int
+    speed_requests: int
+    errors: dict[str, int]
+    completion_tokens: int | None
+    ttft_ms: Spread | None
+    visible_ttft_ms: Spread | None
+    decode_tok_s: Spread | None
+    decode_tok_s_article: float | None
+    step_ms: float | None
+    tokens_per_engine_step: float | None
+    speedup: Speedup | None
+    drafting: Drafting | None
+    step_cost: Estimate | None
+    break_even_rate: float | None
+    warnings: list[Warn]
+
+
+class MachineNoise(msgspec.Struct, frozen=True, kw_only=True):
+    """The reference measured against itself (``aa: true``): ratios that mean nothing here.
+
+    ``low``/``high`` bound them: the widest of the interval and its mirror image around 1.
+    """
+
+    scenario: str
+    ratio: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of ``results.json``."""
+
+    schema: str
+    run: Run
+    reference: str
+    targets: dict[str, TargetResult]
+    cells: list[Cell]
+    machine_noise: list[MachineNoise]
+    tuning: list[Any]
+    roofline: list[Any]
+    verdicts: list[Any]
+    warnings: list[Warn]

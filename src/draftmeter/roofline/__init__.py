@@ -1,0 +1,1 @@
+"""Bytes per step, from headers."""

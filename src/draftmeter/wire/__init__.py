@@ -1,0 +1,1 @@
+"""Bytes to events: SSE, chat chunks, Prometheus text."""
