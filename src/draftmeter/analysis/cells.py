@@ -1,0 +1,393 @@
+"""A run's records to its results: one cell per target, scenario, concurrency and context."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import geometric_mean, median
+from typing import Any
+
+import msgspec
+
+from draftmeter.analysis import alarms
+from draftmeter.analysis.drafting import (
+    CellDrafting,
+    CounterIndex,
+    drafting_of,
+    index_counters,
+    total,
+)
+from draftmeter.analysis.intervals import (
+    log_ratio_interval,
+    median_interval,
+    percentile,
+    stein_interval,
+)
+from draftmeter.analysis.pairs import PairKey, log_ratios, pair_key, speeds
+from draftmeter.analysis.stepcost import break_even_rate, decode_steps, step_cost, step_ms
+from draftmeter.analysis.timing import RequestTiming, timing_of
+from draftmeter.record.results import (
+    SCHEMA,
+    Cell,
+    Estimate,
+    MachineNoise,
+    Results,
+    Run,
+    Speedup,
+    Spread,
+    TargetResult,
+    Warn,
+)
+from draftmeter.record.types import CounterRecord, RequestRecord, RunData, TargetInfo
+
+MINIMUM_FOR_P95 = 20
+
+CellKey = tuple[str, str, int, int | None]
+"""Target, scenario, concurrency, context in tokens."""
+
+
+@dataclass
+class Group:
+    """The records of a cell with what is worked out once for all its numbers.
+
+    ``ok`` succeeded; ``rates`` are decode tok/s of those long enough, by pair; ``steps`` are
+    (decode tokens, engine steps) of each request whose drafting is known, by pair.
+    """
+
+    key: CellKey
+    info: TargetInfo
+    records: list[RequestRecord]
+    ok: list[RequestRecord]
+    timings: list[RequestTiming]
+    rates: dict[PairKey, float]
+    drafting: CellDrafting
+    steps: dict[PairKey, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> bool:
+        """Nothing was drafted, and the server does not say that it speculates."""
+        return self.info.speculative is not True and self.drafting.drafting is None
+
+
+def summarise(data: RunData) -> Results:
+    """All numbers of a run. Warm-up requests are not counted."""
+    groups = _groups(data)
+    noise = _machine_noise(data.records)
+    cells = [_cell(group, groups, data, noise) for group in groups.values()]
+    environment = data.environment
+    measured = [key[0] for key in groups]
+    names = list(dict.fromkeys([*_names(data.experiment.get("targets")), *measured]))
+    return Results(
+        schema=SCHEMA,
+        run=Run(environment.run_id, environment.name, environment.started, environment.draftmeter),
+        reference=data.reference,
+        targets={n: _target(environment.targets[n]) for n in names if n in environment.targets},
+        cells=cells,
+        machine_noise=noise,
+        tuning=[],
+        roofline=[],
+        verdicts=[],
+        warnings=_run_warnings(data, groups),
+    )
+
+
+def _groups(data: RunData) -> dict[CellKey, Group]:
+    by_key: dict[CellKey, list[RequestRecord]] = {}
+    for r in data.records:
+        if r.phase == "measure":
+            key = (r.target, r.scenario, r.concurrency, r.context_tokens)
+            by_key.setdefault(key, []).append(r)
+    scenarios = _rank([*_names(data.experiment.get("scenarios")), *(k[1] for k in by_key)])
+    targets = _rank([*_names(data.experiment.get("targets")), *(k[0] for k in by_key)])
+    ordered = sorted(
+        by_key, key=lambda k: (scenarios[k[1]], k[2], -1 if k[3] is None else k[3], targets[k[0]])
+    )
+    counters = index_counters(data.counters)
+    unknown = TargetInfo(engine="unknown")
+    return {
+        key: _group(key, data.environment.targets.get(key[0], unknown), by_key[key], counters)
+        for key in ordered
+    }
+
+
+def _group(
+    key: CellKey, info: TargetInfo, records: list[RequestRecord], counters: CounterIndex
+) -> Group:
+    ok = [r for r in records if r.error is None]
+    group = Group(
+        key=key,
+        info=info,
+        records=records,
+        ok=ok,
+        timings=[timing_of(r) for r in ok],
+        rates=speeds(ok),
+        drafting=drafting_of(ok, counters, info),
+    )
+    group.steps = _steps(group)
+    return group
+
+
+def _steps(group: Group) -> dict[PairKey, tuple[int, int]]:
+    """Decode tokens and engine steps of each request whose accepted tokens are known."""
+    found = {}
+    off = group.info.speculative is False and group.drafting.drafting is None
+    for record, timing in zip(group.ok, group.timings, strict=True):
+        counts = group.drafting.by_request.get(record.id)
+        accepted = 0 if off else counts.accepted if counts is not None else None
+        if accepted is None or not timing.decode_tokens:
+            continue
+        drafts = counts.drafts if counts is not None else None
+        steps = decode_steps(timing.decode_tokens, accepted, drafts)
+        found[pair_key(record)] = (timing.decode_tokens, steps)
+    return found
+
+
+def _cell(
+    group: Group, groups: Mapping[CellKey, Group], data: RunData, noise: Sequence[MachineNoise]
+) -> Cell:
+    target, scenario, concurrency, context = group.key
+    timings, rates = group.timings, list(group.rates.values())
+    reference = groups.get((data.reference, *group.key[1:]))
+    speedup = None
+    if target != data.reference and reference is not None:
+        speedup = _speedup(group, reference, data.experiment)
+    plain = _plain_counterpart(group, groups, data.reference)
+    cost = _step_cost(group, plain) if plain is not None else None
+    decode = spread(rates)
+    per_step = _tokens_per_engine_step(group, plain)
+    cell = Cell(
+        target=target,
+        scenario=scenario,
+        concurrency=concurrency,
+        context_tokens=context,
+        requests=len(group.ok),
+        speed_requests=len(rates),
+        errors=dict(Counter(r.error.kind for r in group.records if r.error is not None)),
+        completion_tokens=total(r.completion_tokens for r in group.ok),
+        ttft_ms=spread([t.ttft_ms for t in timings if t.ttft_ms is not None and not t.buffered]),
+        visible_ttft_ms=_visible(group),
+        decode_tok_s=decode,
+        decode_tok_s_article=_article(group),
+        step_ms=step_ms(per_step, decode.median) if per_step and decode else None,
+        tokens_per_engine_step=per_step,
+        speedup=speedup,
+        drafting=group.drafting.drafting,
+        step_cost=cost,
+        break_even_rate=_break_even(group, cost),
+        warnings=[],
+    )
+    seen = alarms.Seen(
+        cell=cell,
+        info=group.info,
+        records=group.records,
+        ok=group.ok,
+        timings=timings,
+        reference=reference.ok if reference is not None and reference is not group else None,
+        noise=next((n for n in noise if n.scenario == scenario), None),
+        no_counterpart=group.drafting.drafting is not None
+        and plain is None
+        and len({key[0] for key in groups}) > 1,
+        cache_bust=data.experiment.get("cache", "bust") == "bust",
+    )
+    warnings = [*group.drafting.warnings, *alarms.all_of(seen)]
+    return msgspec.structs.replace(cell, warnings=warnings)
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Median with its interval, and the 95th percentile from 20 values on; None without values."""
+    if not values:
+        return None
+    bounds = median_interval(values)
+    return Spread(
+        median=median(values),
+        low=bounds[0] if bounds else None,
+        high=bounds[1] if bounds else None,
+        p95=percentile(values, 95) if len(values) >= MINIMUM_FOR_P95 else None,
+    )
+
+
+def _visible(group: Group) -> Spread | None:
+    if not any("r" in r.kinds for r in group.ok):
+        return None
+    return spread(
+        [
+            t.visible_ttft_ms
+            for t in group.timings
+            if t.visible_ttft_ms is not None and not t.buffered
+        ]
+    )
+
+
+def _article(group: Group) -> float | None:
+    rates = [
+        t.decode_tok_s_article
+        for t in group.timings
+        if t.long_enough and t.decode_tok_s_article is not None
+    ]
+    return median(rates) if rates else None
+
+
+def _tokens_per_engine_step(group: Group, plain: Group | None) -> float | None:
+    """Geometric mean over requests, drafted steps or not; of the paired ones where there are any.
+
+    The same mean and the same requests as speedup and step cost have, so that
+    speedup over the plain target = tokens per engine step / step cost holds exactly.
+    """
+    keys = list(group.steps)
+    if plain is not None:
+        keys = [k for k in log_ratios(group.rates, plain.rates) if k in group.steps] or keys
+    per_step = [group.steps[key][0] / group.steps[key][1] for key in keys]
+    return geometric_mean(per_step) if per_step else None
+
+
+def _speedup(group: Group, reference: Group, experiment: Mapping[str, Any]) -> Speedup | None:
+    """Paired ratio of decode rates; Stein's interval where a pilot set the number of pairs."""
+    d = log_ratios(group.rates, reference.rates)
+    pilot = _pilot(experiment)
+    first = [v for key, v in d.items() if pilot is None or key[3] < pilot]
+    rest = [v for key, v in d.items() if pilot is not None and key[3] >= pilot]
+    estimate = stein_interval(first, rest)
+    if estimate is None:
+        return None
+    return Speedup(ratio=estimate.value, low=estimate.low, high=estimate.high, pairs=len(d))
+
+
+def _pilot(experiment: Mapping[str, Any]) -> int | None:
+    requests = experiment.get("requests")
+    if not isinstance(requests, Mapping) or requests.get("count") is not None:
+        return None
+    pilot = requests.get("pilot")
+    return pilot if isinstance(pilot, int) else None
+
+
+def _plain_counterpart(
+    group: Group, groups: Mapping[CellKey, Group], reference: str
+) -> Group | None:
+    """The cell that shows what a plain step takes: same scenario, same model, nothing drafted.
+
+    The reference if it is one, else the first target that is. Another model's step is no measure.
+    """
+    if group.drafting.drafting is None:
+        return None
+    fitting = [
+        other
+        for other in groups.values()
+        if other.key[1:] == group.key[1:]
+        and other.plain
+        and (None in (other.info.model, group.info.model) or other.info.model == group.info.model)
+    ]
+    return min(fitting, key=lambda other: other.key[0] != reference, default=None)
+
+
+def _step_cost(group: Group, plain: Group) -> Estimate | None:
+    d = log_ratios(group.rates, plain.rates)
+    keys = [key for key in d if key in group.steps]
+    per_step = [group.steps[key][0] / group.steps[key][1] for key in keys]
+    return step_cost(per_step, [d[key] for key in keys])
+
+
+def _break_even(group: Group, cost: Estimate | None) -> float | None:
+    """Only where every step drafts K tokens: otherwise C is a mean over unlike steps."""
+    drafting, k = group.drafting.drafting, group.info.draft_tokens
+    if cost is None or drafting is None or not k or not drafting.drafts or drafting.drafted is None:
+        return None
+    steps = sum(n for _, n in group.steps.values())
+    full = drafting.drafted >= 0.99 * k * drafting.drafts
+    return break_even_rate(cost.value, k) if full and drafting.drafts >= 0.95 * steps else None
+
+
+def _machine_noise(records: Iterable[RequestRecord]) -> list[MachineNoise]:
+    """The reference against itself: by scenario, the ratio of arm 1 to arm 0, paired by prompt."""
+    arms: dict[str, tuple[list[RequestRecord], list[RequestRecord]]] = {}
+    for record in records:
+        if record.phase == "aa" and record.arm in (0, 1):
+            arms.setdefault(record.scenario, ([], []))[record.arm].append(record)
+    found = []
+    for scenario, (zero, one) in arms.items():
+        d = log_ratios(speeds(one), speeds(zero))
+        estimate = log_ratio_interval(list(d.values()))
+        if estimate is None:
+            continue
+        low = high = None
+        if estimate.low is not None and estimate.high is not None:
+            high = max(estimate.high, 1 / estimate.low)
+            low = 1 / high
+        found.append(
+            MachineNoise(scenario=scenario, ratio=estimate.value, low=low, high=high, pairs=len(d))
+        )
+    return found
+
+
+def _run_warnings(data: RunData, groups: Mapping[CellKey, Group]) -> list[Warn]:
+    if not groups:
+        return [Warn("nothing_measured", "no request was measured: go on with --resume", "error")]
+    others = any(key[0] != data.reference for key in groups)
+    answered = any(key[0] == data.reference and g.ok for key, g in groups.items())
+    if others and not answered:
+        return [Warn("no_reference", f"the reference {data.reference!r} was not measured, so there "
+                     "is no speedup: go on with --resume", "error")]  # fmt: skip
+    return []
+
+
+def _target(info: TargetInfo) -> TargetResult:
+    return TargetResult(
+        engine=info.engine,
+        engine_version=info.engine_version,
+        model=info.model,
+        method=info.method,
+        draft_tokens=info.draft_tokens,
+    )
+
+
+def _names(part: Any) -> list[str]:
+    """Names of targets or scenarios in a resolved experiment: a mapping, or a list."""
+    if isinstance(part, Mapping):
+        return [str(name) for name in part]
+    if isinstance(part, Sequence) and not isinstance(part, str):
+        return [str(item["name"]) if isinstance(item, Mapping) and "name" in item else str(item)
+                for item in part]  # fmt: skip
+    return []
+
+
+def _rank(names: Iterable[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(dict.fromkeys(names))}
+
+
+@dataclass(frozen=True)
+class LiveCell:
+    """A cell while it is being measured: estimates to watch, not to stop on."""
+
+    requests: int
+    decode_tok_s: float | None
+    rate: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+
+
+def live(
+    records: Sequence[RequestRecord],
+    reference: Sequence[RequestRecord] = (),
+    *,
+    counters: Sequence[CounterRecord] = (),
+    info: TargetInfo | None = None,
+) -> LiveCell:
+    """A running estimate for the progress display, cheap enough to be made after every request.
+
+    Acceptance comes from what the responses say of themselves, or from ``counters`` where given.
+    ``reference`` is empty for the reference itself.
+    """
+    ok = [r for r in records if r.error is None]
+    rates = speeds(ok)
+    ratio = log_ratio_interval(list(log_ratios(rates, speeds(reference)).values()))
+    known = info or TargetInfo(engine="unknown", metrics_problem=None if counters else "not read")
+    drafting = drafting_of(ok, index_counters(counters), known).drafting
+    return LiveCell(
+        requests=len(ok),
+        decode_tok_s=median(rates.values()) if rates else None,
+        rate=drafting.rate if drafting else None,
+        speedup=ratio.value if ratio else None,
+        speedup_low=ratio.low if ratio else None,
+        speedup_high=ratio.high if ratio else None,
+    )
