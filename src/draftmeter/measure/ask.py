@@ -1,0 +1,186 @@
+"""From a scenario's prompt to a record: the request's body, the ladder of fields, the result."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from draftmeter.errors import ServerError
+from draftmeter.experiment.model import Experiment, Message, Scenario, Target, Timeouts
+from draftmeter.measure import order
+from draftmeter.measure.probe import LiveTarget, connect
+from draftmeter.measure.request import Answer, Call, send
+from draftmeter.record.types import Phase, RequestRecord
+
+_GREETING = [Message(role="user", content="Say hello in one short sentence.")]
+
+
+def body_of(
+    model: str, messages: list[Message], scenario: Scenario, *extras: dict[str, Any]
+) -> dict[str, Any]:
+    """The request's body. Later ``extras`` win, except that nested objects are merged."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": m.role, "content": m.content} for m in messages],
+        "max_tokens": scenario.max_tokens,
+        "stream": True,
+    }
+    if scenario.temperature is not None:
+        body["temperature"] = scenario.temperature
+    if scenario.thinking is not None:
+        body["chat_template_kwargs"] = {"enable_thinking": scenario.thinking}
+    for extra in (scenario.extra_body, *extras):
+        for key, value in extra.items():
+            if isinstance(value, dict) and isinstance(body.get(key), dict):
+                body[key] = {**body[key], **value}
+            else:
+                body[key] = value
+    return body
+
+
+def with_nonce(messages: list[Message], mark: str | None) -> list[Message]:
+    """The messages with a mark before the first, so that no prefix cache has seen them."""
+    if mark is None:
+        return messages
+    first = messages[0]
+    return [Message(role=first.role, content=f"[{mark}]\n{first.content}"), *messages[1:]]
+
+
+def call_of(live: LiveTarget, body: dict[str, Any], timeouts: Timeouts) -> Call:
+    """The body as a call to the target's chat endpoint."""
+    return Call(
+        url=f"{live.base_url}/v1/chat/completions",
+        headers=live.headers,
+        body=msgspec.json.encode(body),
+        timeouts=timeouts,
+    )
+
+
+async def send_on_ladder(
+    http: aiohttp.ClientSession,
+    live: LiveTarget,
+    messages: list[Message],
+    scenario: Scenario,
+    timeouts: Timeouts,
+) -> Answer:
+    """Send; when the server refuses a field of ours (HTTP 400), ask again without it."""
+    while True:
+        rung = dict(live.engine.request_ladder[live.rung])
+        body = body_of(live.model, messages, scenario, live.extra_body, rung)
+        answer = await send(http, call_of(live, body, timeouts))
+        refused = answer.error is not None and answer.error.status in (400, 422)
+        if not refused or live.rung + 1 >= len(live.engine.request_ladder):
+            return answer
+        live.rung += 1
+
+
+async def settle_rung(http: aiohttp.ClientSession, live: LiveTarget, timeouts: Timeouts) -> None:
+    """Find the best rung of the ladder that this server honours.
+
+    Raises:
+        ServerError: it refuses every form of the request, or fails.
+    """
+    scenario = Scenario(name="hello", prompts=[_GREETING], max_tokens=8, temperature=0.0)
+    best: int | None = None
+    while True:
+        answer = await send_on_ladder(http, live, _GREETING, scenario, timeouts)
+        if answer.error is not None and answer.error.kind != "no_tokens":
+            status = f" (HTTP {answer.error.status})" if answer.error.status else ""
+            raise ServerError(
+                f"target {live.name!r} at {live.base_url}: {answer.error.message}{status}"
+            )
+        if answer.token_source in ("token_ids", "running_usage"):
+            return
+        if answer.token_source == "final_usage" and best is None:
+            best = live.rung
+        if live.rung + 1 >= len(live.engine.request_ladder):
+            live.rung = best if best is not None else live.rung
+            return
+        live.rung += 1
+
+
+async def first_token(
+    http: aiohttp.ClientSession, target: Target, url: str, timeouts: Timeouts
+) -> bool:
+    """Does the server of a launched target answer with a token yet?"""
+    try:
+        live = await connect(http, target, url)
+    except ServerError:
+        return False
+    scenario = Scenario(name="hello", prompts=[_GREETING], max_tokens=1, temperature=0.0)
+    body = body_of(live.model, _GREETING, scenario, live.extra_body)
+    answer = await send(http, call_of(live, body, timeouts))
+    if answer.error is None or answer.error.kind == "no_tokens":
+        return True
+    if (
+        answer.error.status is not None
+        and 400 <= answer.error.status < 500
+        and answer.error.status != 429
+    ):
+        raise ServerError(
+            f"target {target.name!r} is up but refuses a request: {answer.error.message} "
+            f"(HTTP {answer.error.status})"
+        )
+    return False
+
+
+async def ask_once(
+    http: aiohttp.ClientSession,
+    live: LiveTarget,
+    scenario: Scenario,
+    experiment: Experiment,
+    *,
+    number: int,
+    pair: int,
+    prompt: int,
+    phase: Phase,
+    arm: int | None,
+    round_number: int,
+    session_s: float,
+) -> RequestRecord:
+    """Send one prompt of a scenario to a target and record all that came back."""
+    mark = None
+    if experiment.cache == "bust":
+        extra = "" if arm is None else f"aa{arm}"
+        mark = order.nonce(experiment.seed, scenario.name, pair, extra)
+    messages = with_nonce(scenario.prompts[prompt], mark)
+    cpu, wall, started = time.process_time(), time.monotonic(), time.time()
+    answer = await send_on_ladder(http, live, messages, scenario, experiment.timeouts)
+    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+    drafted = live.engine.read_drafting(answer.final)
+    timings = answer.final.timings
+    known = answer.token_source in ("token_ids", "running_usage")
+    return RequestRecord(
+        id=number,
+        target=live.name,
+        scenario=scenario.name,
+        phase=phase,
+        pair=pair,
+        prompt=prompt,
+        arm=arm,
+        round=round_number,
+        nonce=mark,
+        started=round(started, 3),
+        session_s=round(session_s, 6),
+        max_tokens=scenario.max_tokens,
+        connect_ms=answer.connect_ms,
+        first_byte_us=answer.first_byte_us,
+        done_us=answer.done_us,
+        at_us=answer.at_us,
+        pieces=answer.pieces,
+        kinds="".join(answer.kinds),
+        tokens=answer.tokens if known else None,
+        token_source=answer.token_source,
+        usage=answer.usage,
+        finish_reason=answer.finish_reason,
+        model=answer.model,
+        drafting=drafted.counts if drafted else None,
+        drafted_steps=drafted.drafted_steps if drafted else None,
+        accepted_steps=drafted.accepted_steps if drafted else None,
+        server_decode_ms=timings.predicted_ms if timings else None,
+        client_cpu=round(cpu / wall, 4) if wall > 0 else None,
+        error=answer.error,
+    )
