@@ -373,9 +373,10 @@ class Server:
             if kind == "no_first_token":
                 return await silence(reader, stream)
             for index, chunk in enumerate(stream.chunks):
-                if index == stream.fault.get("after_chunks", 3) and kind not in (None, "buffered"):
-                    if await trouble(stream, reader, writer):
-                        return None
+                due = index == stream.fault.get("after_chunks", 3)
+                due = due and kind not in (None, "buffered")
+                if due and await trouble(stream, reader, writer):
+                    return None
                 data = stream.token_event(chunk, chunk is stream.chunks[-1])
                 due_ns = begun + int(chunk.due_ms * 1e6)
                 await self.wait_until(due_ns)

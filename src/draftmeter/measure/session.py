@@ -22,11 +22,18 @@ from draftmeter.measure import order
 from draftmeter.measure.ask import ask_once, first_token, settle_rung
 from draftmeter.measure.children import ChildServer, free_port, wait_ready
 from draftmeter.measure.events import Finished, Note, OnEvent, Planned, Sending, Starting, Up
-from draftmeter.measure.probe import LiveTarget, connect, scrape, scrape_settled
+from draftmeter.measure.probe import (
+    LiveTarget,
+    connect,
+    from_environment,
+    scrape,
+    scrape_settled,
+)
 from draftmeter.record.folder import RunFolder
 from draftmeter.record.types import CounterRecord, Phase, RequestRecord, TargetInfo
 
 MINIMUM_PAIRS = 3  # below this no interval exists, so a time budget never ends earlier
+MAXIMUM_PAIRS = 200  # a noisy pilot may ask for thousands
 GIVE_UP_AFTER = 5  # failures in a row on one target
 
 Judge = Callable[[str, list[RequestRecord]], int]
@@ -99,7 +106,16 @@ class Session:
             return
         for scenario in self.experiment.scenarios:
             records = [r for r in self.records if r.phase == "measure" and r.pair < wish.pilot]
-            planned[scenario.name] = max(wish.pilot, self.judge(scenario.name, records))
+            wanted = self.judge(scenario.name, records)
+            if wanted > MAXIMUM_PAIRS:
+                self.on_event(
+                    Note(
+                        f"{scenario.name}: {wanted} pairs would be needed for the precision asked "
+                        f"for; {MAXIMUM_PAIRS} are measured. A longer pilot, longer answers or a "
+                        "quieter machine bring more"
+                    )
+                )
+            planned[scenario.name] = max(wish.pilot, min(wanted, MAXIMUM_PAIRS))
             self.on_event(Planned(scenario.name, planned[scenario.name]))
 
     def _budget_spent(self, pairs_done: int, share: float = 1.0) -> bool:
@@ -217,7 +233,10 @@ class Session:
             target.launch,
             port=port,
             log_path=self.folder.log_path(target.name),
-            env=target.env,
+            env={
+                key: from_environment(value, f"env {key!r} of target {target.name!r}")
+                for key, value in target.env.items()
+            },
         )
         await child.start()
         stack.push_async_callback(child.stop)
@@ -228,9 +247,7 @@ class Session:
         def report(line: str) -> None:
             self.on_event(Starting(target.name, line))
 
-        await wait_ready(
-            url, child, probe=answers, timeout_s=target.start_timeout_s, on_line=report
-        )
+        await wait_ready(child, probe=answers, timeout_s=target.start_timeout_s, on_line=report)
         return url
 
     async def _request(
