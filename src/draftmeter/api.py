@@ -1,0 +1,178 @@
+"""Measure, run, load, analyse: the whole of draftmeter as functions. The CLI uses nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from draftmeter.analysis.cells import summarise
+from draftmeter.analysis.findings import Finding, findings
+from draftmeter.analysis.stopping import pairs_wanted
+from draftmeter.experiment.load import from_resolved, resolved
+from draftmeter.experiment.model import Experiment, Target
+from draftmeter.measure.environment import describe
+from draftmeter.measure.events import OnEvent
+from draftmeter.record.folder import RunFolder, check_schema, load, new_run_id, read_experiment
+from draftmeter.record.results import Results
+from draftmeter.record.types import Environment, RequestRecord, RunData, TargetInfo
+from draftmeter.report.json import to_json
+
+if TYPE_CHECKING:
+    from draftmeter.measure.check import Look
+
+__all__ = ["Connection", "Finding", "analyse", "check", "load", "resume", "run"]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach servers: a CA file for TLS, or no certificate check at all."""
+
+    ca_file: Path | None = None
+    insecure: bool = False
+
+
+def analyse(data: RunData) -> Results:
+    """All numbers of a run, from what was recorded."""
+    return summarise(data)
+
+
+def run(
+    experiment: Experiment,
+    out: Path | None = None,
+    *,
+    on_event: OnEvent = lambda _: None,
+    connection: Connection = Connection(),
+) -> tuple[Path, Results]:
+    """Measure an experiment from the beginning; its folder and its results.
+
+    Raises:
+        UsageError: the folder cannot be made.
+        ServerError: a target cannot be started or fails; what was measured is in the folder.
+        KeyboardInterrupt: after servers are stopped and results of what there is are written.
+    """
+    if experiment.seed == 0:
+        experiment = msgspec.structs.replace(experiment, seed=secrets.randbelow(2**31 - 1) + 1)
+    run_id = new_run_id(experiment.name)
+    path = out if out is not None else Path("runs") / run_id
+    environment = describe(run_id, experiment.name, experiment.seed)
+    folder = RunFolder.create(path, resolved(experiment), environment)
+    return path, _measure(folder, experiment, environment, [], on_event, connection)
+
+
+def resume(
+    path: Path,
+    *,
+    on_event: OnEvent = lambda _: None,
+    connection: Connection = Connection(),
+) -> tuple[Path, Results]:
+    """Go on with an interrupted run: only what is missing is measured."""
+    environment = check_schema(path)
+    experiment = from_resolved(read_experiment(path))
+    folder = RunFolder.open(path)
+    records = load(path).records
+    return path, _measure(folder, experiment, environment, records, on_event, connection)
+
+
+def _measure(
+    folder: RunFolder,
+    experiment: Experiment,
+    environment: Environment,
+    records: list[RequestRecord],
+    on_event: OnEvent,
+    connection: Connection,
+) -> Results:
+    """Run the session, then write ``results.json``, also when the session ended early."""
+    try:
+        with _terminate_as_interrupt():
+            asyncio.run(_session(folder, experiment, environment, records, on_event, connection))
+    finally:
+        results = analyse(load(folder.path))
+        folder.write_results(to_json(results))
+        folder.close()
+    return results
+
+
+async def _session(
+    folder: RunFolder,
+    experiment: Experiment,
+    environment: Environment,
+    records: list[RequestRecord],
+    on_event: OnEvent,
+    connection: Connection,
+) -> None:
+    from draftmeter.measure.http import open_session
+    from draftmeter.measure.session import Session
+
+    known = dict(environment.targets)
+
+    def keep(infos: dict[str, TargetInfo]) -> None:
+        known.update(infos)
+        folder.write_environment(msgspec.structs.replace(environment, targets=known))
+
+    def judge(scenario: str, measured: list[RequestRecord]) -> int:
+        return pairs_wanted(
+            [r for r in measured if r.scenario == scenario],
+            experiment.reference,
+            experiment.requests.precision,
+        )
+
+    ca_file = str(connection.ca_file) if connection.ca_file else None
+    async with open_session(ca_file=ca_file, insecure=connection.insecure) as http:
+        session = Session(
+            experiment=experiment,
+            folder=folder,
+            http=http,
+            judge=judge,
+            on_event=on_event,
+            records=records,
+            on_info=keep,
+        )
+        await session.run()
+
+
+@contextlib.contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end a run the way Ctrl-C does: servers stopped, results written."""
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread: leave signals alone
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def check(target: Target, connection: Connection = Connection()) -> list[Finding]:
+    """Look at a running server and say whether it can be measured.
+
+    Raises:
+        ServerError: it cannot be reached, or refuses every request.
+    """
+    look = asyncio.run(_look(target, connection))
+    return findings(
+        look.info, look.record, quiet=look.quiet, before=look.before, after=look.after,
+        settled=look.settled, how_to_measure=look.how_to_measure, asked=look.asked,
+    )  # fmt: skip
+
+
+async def _look(target: Target, connection: Connection) -> Look:
+    from draftmeter.measure.check import look
+    from draftmeter.measure.http import open_session
+
+    ca_file = str(connection.ca_file) if connection.ca_file else None
+    async with open_session(ca_file=ca_file, insecure=connection.insecure) as http:
+        return await look(http, target)

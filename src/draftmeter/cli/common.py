@@ -1,0 +1,82 @@
+"""What several verbs share: progress on stderr, results on stdout, the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from draftmeter.errors import EXIT_OK, EXIT_UNTRUSTWORTHY, UsageError
+
+if TYPE_CHECKING:
+    from draftmeter.experiment.model import Experiment
+    from draftmeter.measure.events import OnEvent
+    from draftmeter.record.results import Results
+
+JSON_OPTION = typer.Option(False, "--json", help="Print results as JSON on stdout, nothing else.")
+OUT_OPTION = typer.Option(None, "--out", metavar="DIR", help="Run folder (default runs/NAME-TIME).")
+CACERT_OPTION = typer.Option(None, "--cacert", metavar="FILE", help="CA certificates to trust.")
+INSECURE_OPTION = typer.Option(False, "--insecure", help="Do not check TLS certificates.")
+
+
+@contextlib.contextmanager
+def watching(experiment: Experiment, as_json: bool) -> Iterator[OnEvent]:
+    """Progress on stderr while a run lasts; nothing when stdout is a pipe or JSON is wanted."""
+    if as_json or not sys.stdout.isatty():
+        yield lambda _: None
+        return
+    from draftmeter.cli.progress import Progress
+
+    with Progress(experiment) as progress:
+        yield progress.on_event
+
+
+def finish(path: Path, results: Results, as_json: bool) -> None:
+    """Print a run's results and leave with its exit code."""
+    if as_json:
+        from draftmeter.report.json import to_json
+
+        sys.stdout.buffer.write(to_json(results))
+        sys.stdout.flush()
+    else:
+        show(results)
+        print(f"\nRun folder: {path}", file=sys.stderr)  # noqa: T201
+    raise typer.Exit(exit_code(results))
+
+
+def show(results: Results) -> None:
+    """Print the tables: with colour on a terminal, plain in a pipe."""
+    from rich.console import Console
+
+    from draftmeter.report.terminal import render
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "80"))
+    render(results, Console(width=width, highlight=False, soft_wrap=False))
+
+
+def exit_code(results: Results) -> int:
+    """4 when any cell must not be believed, else 0."""
+    marked = any(w.severity == "error" for cell in results.cells for w in cell.warnings)
+    marked = marked or any(w.severity == "error" for w in results.warnings)
+    return EXIT_UNTRUSTWORTHY if marked else EXIT_OK
+
+
+def parse_count(
+    requests: int | None, precision: str | None, budget: str | None
+) -> dict[str, object]:
+    """``--requests``, ``--precision`` and ``--budget`` as the experiment file's ``requests``."""
+    if requests is not None and precision is not None:
+        raise UsageError("--requests fixes the number of requests; leave --precision out")
+    wish: dict[str, object] = {}
+    if requests is not None:
+        wish["count"] = requests
+    if precision is not None:
+        wish["precision"] = precision
+    if budget is not None:
+        wish["budget"] = budget
+    return wish
