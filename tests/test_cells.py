@@ -375,3 +375,15 @@ def test_no_record_however_odd_breaks_the_analysis_or_gives_an_infinite_number()
         results = summarise(run_of(records, infos, counters=counters))
         # msgspec writes null for a number that is not finite: a loss would show here.
         assert msgspec.json.decode(msgspec.json.encode(results), type=Results) == results
+
+
+def test_a_request_far_below_the_others_is_named():
+    # 10 ms a token in five requests, 40 ms in one
+    records = [plain(p, gap_us=40_000 if p == 3 else 10_000) for p in range(6)]
+    (warning,) = (
+        w
+        for w in cell_of(summarise(run_of(records, INFOS)), "plain").warnings
+        if w.code == "outliers"
+    )
+    assert "1 of 6 requests" in warning.text
+    assert "25 against 100 tok/s" in warning.text

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CLIENT_BUSY = 0.8
 CACHED_TOKENS_MATTER = 64
 DRIFT = 0.05
+OUTLIER = 0.5
 LENGTHS_DIFFER = 1.5
 FINISHES_DIFFER = 1 / 3
 DEAD_AFTER_DRAFTS = 20
@@ -52,7 +53,7 @@ def all_of(seen: Seen) -> list[Warn]:
     """Every warning that applies, the gravest kinds first."""
     checks = (
         _errors, _buffered, _tokens_unknown, _short_answers, _too_few_pairs, _outputs_differ,
-        _within_machine_noise, _drift, _client_busy, _cached_prompt, _nothing_drafted,
+        _within_machine_noise, _outliers, _drift, _client_busy, _cached_prompt, _nothing_drafted,
         _accepted_nothing, _position_dead, _drafts_shorter, _repeating_text,
         _first_chunk_assumed, _counts_differ, _no_counterpart,
     )  # fmt: skip
@@ -158,6 +159,24 @@ def _within_machine_noise(seen: Seen) -> Warn | None:
         f"the speedup of {speedup.ratio:.2f}x lies within what the reference differs from itself "
         f"({noise.low:.2f}-{noise.high:.2f}x): not a speedup on this machine; quieten it or "
         "measure more",
+    )
+
+
+def _outliers(seen: Seen) -> Warn | None:
+    """Requests far below the cell's median rate. Drafting varies with the text: more is allowed."""
+    rates = [v for r in seen.ok if (v := speed_of(r)) is not None]
+    if len(rates) < MINIMUM_CLUSTERS:
+        return None
+    middle = median(rates)
+    bound = OUTLIER if seen.cell.drafting is None else OUTLIER / 2
+    slow = [v for v in rates if v < bound * middle]
+    if not slow:
+        return None
+    return Warn(
+        "outliers",
+        f"{len(slow)} of {len(rates)} requests ran far below the median speed (slowest "
+        f"{min(slow):.3g} against {middle:.3g} tok/s): something else used the machine; "
+        "measure again when it is quiet",
     )
 
 

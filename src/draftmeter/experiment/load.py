@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from typing import Any
 
 import msgspec
 
 from draftmeter.errors import UsageError
+from draftmeter.experiment.fields import (
+    Source,
+    duration_s,
+    flag,
+    fraction,
+    launch,
+    mapping,
+    nearest,
+    number,
+    one_of,
+    secrets,
+    text,
+    url,
+    variable,
+    whole,
+)
 from draftmeter.experiment.model import Experiment, Requests, Scenario, Target, Timeouts
-from draftmeter.experiment.scenario import load_scenario
-from draftmeter.experiment.yamlfile import Lines, PathKey, read_yaml
+from draftmeter.experiment.scenario import check_extra_body, load_scenario
+from draftmeter.experiment.yamlfile import PathKey, read_yaml
 
 _TOP = ("name", "reference", "targets", "scenarios", "requests", "concurrency", "policy", "aa",
         "together", "rounds", "warmup", "cache", "seed", "timeouts")  # fmt: skip
@@ -23,51 +37,26 @@ _TARGET = ("url", "launch", "model", "engine", "metrics_url", "api_key_env", "he
            "extra_body", "start_timeout")  # fmt: skip
 _REQUESTS = ("count", "pilot", "precision", "budget")
 _TIMEOUTS = ("connect", "first_token", "stall", "total")
-_RULES = ("min_speedup", "max_slowdown", "min_tok_s", "ttft_ms_p95", "visible_ttft_ms_p95",
-          "max_errors")  # fmt: skip
+_AGAINST = {"min_speedup": "over", "max_slowdown": "than"}
+_RULES = (*_AGAINST, "min_tok_s", "ttft_ms_p95", "visible_ttft_ms_p95", "max_errors")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SECRET = re.compile(r"authorization|api[-_]?key|token|secret|password", re.IGNORECASE)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-
-
-@dataclass
-class _File:
-    """Where the data came from, for error texts."""
-
-    path: str
-    lines: Lines = field(default_factory=dict)
-
-    def fail(self, where: PathKey, message: str) -> NoReturn:
-        while where and where not in self.lines:
-            where = where[:-1]
-        line = self.lines.get(where)
-        raise UsageError(f"{self.path}:{line}: {message}" if line else f"{self.path}: {message}")
-
-    def known(self, data: Mapping[str, Any], keys: tuple[str, ...], where: PathKey) -> None:
-        for key in data:
-            if key not in keys:
-                near = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(keys)}"
-                inside = f" in {'.'.join(map(str, where))}" if where else ""
-                self.fail((*where, key), f"unknown key {str(key)[:60]!r}{inside}; {hint}")
 
 
 def load_experiment(path: Path) -> Experiment:
-    """An experiment file, checked and with its scenarios read.
+    """An experiment file, checked and with its scenarios read; paths are relative to the file.
 
     Raises:
-        UsageError: the file, the line, what is wrong and what was expected.
+        UsageError: the file, the line, what is wrong and what was expected; up to five of them.
     """
     data, lines = read_yaml(path)
-    return _experiment(data, path.parent, _File(str(path), lines))
+    return _experiment(data, path.parent, Source(str(path), lines))
 
 
 def experiment_of(
     data: Mapping[str, Any], base: Path, *, max_tokens: int | None = None
 ) -> Experiment:
     """The same from plain data, as a command line gives it; paths are relative to ``base``."""
-    experiment = _experiment(data, base, _File("command line"))
+    experiment = _experiment(data, base, Source("command line"))
     if max_tokens is None:
         return experiment
     if max_tokens < 1:
@@ -83,230 +72,209 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
 
 
 def from_resolved(data: Mapping[str, Any]) -> Experiment:
-    """What ``resolved`` wrote, back."""
+    """What ``resolved`` wrote, back.
+
+    Raises:
+        UsageError: the run folder's file was damaged.
+    """
     try:
         return msgspec.convert(data, Experiment)
     except msgspec.ValidationError as error:
         raise UsageError(f"experiment.yaml of the run is damaged: {error}") from None
 
 
-def _experiment(data: Any, base: Path, file: _File) -> Experiment:
+def _experiment(data: Any, base: Path, source: Source) -> Experiment:
     if not isinstance(data, Mapping):
-        file.fail((), "an experiment is a mapping with targets and scenarios")
-    file.known(data, _TOP, ())
-    targets = _targets(data.get("targets"), file)
-    reference = data.get("reference") or next(iter(targets))
-    if reference not in targets:
-        near = difflib.get_close_matches(str(reference), targets, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"targets: {', '.join(targets)}"
-        file.fail(("reference",), f"reference {str(reference)[:60]!r} is no target; {hint}")
-    scenarios = _scenarios(data.get("scenarios"), base, file)
-    return Experiment(
-        name=_text(data.get("name", Path(file.path).stem), ("name",), file),
-        reference=reference,
-        targets=targets,
-        scenarios=scenarios,
-        requests=_requests(data.get("requests") or {}, file),
-        concurrency=_concurrency(data.get("concurrency", [1]), file),
-        policy=_policy(data.get("policy") or {}, scenarios, targets, file),
-        aa=_flag(data, "aa", file),
-        together=_flag(data, "together", file),
-        rounds=_whole(data.get("rounds", 2), ("rounds",), file, least=1),
-        warmup=_whole(data.get("warmup", 1), ("warmup",), file, least=0),
-        cache=_one_of(data.get("cache", "bust"), ("bust", "keep"), ("cache",), file),
-        seed=_whole(data.get("seed", 0), ("seed",), file, least=0),
-        timeouts=_timeouts(data.get("timeouts") or {}, file),
-    )
-
-
-def _targets(data: Any, file: _File) -> dict[str, Target]:
-    if not isinstance(data, Mapping) or not data:
-        file.fail(("targets",), "targets: at least one is needed, e.g. {mine: {url: http://...}}")
-    return {str(name): _target(str(name), value, file) for name, value in data.items()}
-
-
-def _target(name: str, data: Any, file: _File) -> Target:
-    where = ("targets", name)
-    if not _NAME.fullmatch(name):
-        file.fail(where, f"target name {name[:60]!r}: use letters, digits, '.', '_' and '-'")
-    if not isinstance(data, Mapping):
-        file.fail(where, f"target {name!r} is a mapping with url or launch")
-    file.known(data, _TARGET, where)
-    if ("url" in data) == ("launch" in data):
-        file.fail(
-            where, f"target {name!r} needs either url (a running server) or launch (a command)"
-        )
-    texts = {
-        key: _text(data[key], (*where, key), file)
-        for key in ("url", "launch", "model", "engine", "metrics_url", "api_key_env")
+        source.fail((), "an experiment is a mapping with targets and scenarios")
+    source.attempt(lambda: source.known(data, _TOP, ()))
+    targets = source.attempt(lambda: _targets(data.get("targets"), source))
+    scenarios = source.attempt(lambda: _scenarios(data.get("scenarios"), base, source))
+    given = data.get("targets")
+    names = [str(name) for name in given] if isinstance(given, Mapping) and given else []
+    reference = source.attempt(lambda: _reference(data.get("reference"), names, source))
+    values: dict[str, Any] = {
+        key: source.attempt(partial(read, data[key]))
+        for key, read in _readers(source).items()
         if data.get(key) is not None
     }
-    for key in ("url", "metrics_url"):
-        if key in texts:
-            _check_url(texts[key], (*where, key), file)
-    if "launch" in texts and "{port}" not in texts["launch"]:
-        file.fail((*where, "launch"), "launch must contain {port}: the server is given a free port")
-    start = data.get("start_timeout")
-    return Target(
-        name=name,
-        **texts,
-        headers=_secrets(data.get("headers"), (*where, "headers"), file),
-        env=_secrets(data.get("env"), (*where, "env"), file),
-        extra_body=_mapping(data.get("extra_body"), (*where, "extra_body"), file),
-        start_timeout_s=900.0
-        if start is None
-        else duration_s(start, (*where, "start_timeout"), file),
+    if names and scenarios and "policy" in data:
+        values["policy"] = source.attempt(
+            lambda: _policy(data["policy"], scenarios, names, reference or names[0], source)
+        )
+    source.finish()
+    return Experiment(
+        **{"name": Path(source.path).stem, **values},
+        reference=reference or "",
+        targets=targets or {},
+        scenarios=scenarios or [],
     )
 
 
-def _check_url(url: str, where: PathKey, file: _File) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        file.fail(where, f"{url[:100]!r} is not an address like http://localhost:8000")
-    if parts.username or parts.password:
-        file.fail(where, "the address holds a password; use api_key_env or headers with $NAME")
+def _readers(source: Source) -> dict[str, Callable[[Any], Any]]:
+    """The keys of a file that depend on no other, and what reads each."""
+    return {
+        "name": lambda d: text(d, ("name",), source),
+        "requests": lambda d: _requests(d, source),
+        "concurrency": lambda d: _concurrency(d, source),
+        "aa": lambda d: flag(d, ("aa",), source),
+        "together": lambda d: flag(d, ("together",), source),
+        "rounds": lambda d: whole(d, ("rounds",), source, least=1),
+        "warmup": lambda d: whole(d, ("warmup",), source, least=0),
+        "cache": lambda d: one_of(d, ("bust", "keep"), ("cache",), source),
+        "seed": lambda d: whole(d, ("seed",), source, least=0),
+        "timeouts": lambda d: _timeouts(d, source),
+    }
 
 
-def _scenarios(data: Any, base: Path, file: _File) -> list[Scenario]:
+def _reference(data: Any, names: list[str], source: Source) -> str | None:
+    if data is None:
+        return names[0] if names else None
+    reference = text(data, ("reference",), source)
+    if names and reference not in names:
+        message = f"reference {reference[:60]!r} is no target; {nearest(reference, names)}"
+        source.fail(("reference",), message)
+    return reference
+
+
+def _targets(data: Any, source: Source) -> dict[str, Target]:
+    if not isinstance(data, Mapping) or not data:
+        source.fail(("targets",), "targets: at least one is needed, e.g. {mine: {url: http://...}}")
+    found: dict[str, Target] = {}
+    for name, value in data.items():
+        target = source.attempt(partial(_target, str(name), value, source))
+        if target is not None:
+            found[target.name] = target
+    return found
+
+
+def _target(name: str, data: Any, source: Source) -> Target:
+    where: PathKey = ("targets", name)
+    if not _NAME.fullmatch(name):
+        source.fail(where, f"target name {name[:60]!r}: use letters, digits, '.', '_' and '-'")
+    if not isinstance(data, Mapping):
+        source.fail(where, f"target {name!r} is a mapping with url or launch")
+    source.known(data, _TARGET, where)
+    given = {key: value for key, value in data.items() if value is not None}
+    if "url" in given and "launch" in given:
+        source.fail(
+            where,
+            f"target {name!r} has both url and launch: url is a server that runs already, "
+            "launch starts one on a port of its own; keep one of them",
+        )
+    if "url" not in given and "launch" not in given:
+        source.fail(
+            where, f"target {name!r} needs either url (a running server) or launch (a command)"
+        )
+    readers: dict[str, Callable[[Any, PathKey, Source], Any]] = {
+        "url": url, "launch": launch, "model": text, "engine": text, "metrics_url": url,
+        "api_key_env": variable, "headers": secrets, "env": secrets,
+        "extra_body": check_extra_body, "start_timeout": duration_s,
+    }  # fmt: skip
+    values = {key: readers[key](value, (*where, key), source) for key, value in given.items()}
+    if "start_timeout" in values:
+        values["start_timeout_s"] = values.pop("start_timeout")
+    return Target(name=name, **values)
+
+
+def _scenarios(data: Any, base: Path, source: Source) -> list[Scenario]:
     if not isinstance(data, list) or not data:
-        file.fail(("scenarios",), "scenarios: a list of built-in names or files of prompts")
+        source.fail(("scenarios",), "scenarios: a list of built-in names or files of prompts")
     found: list[Scenario] = []
     for place, item in enumerate(data):
-        where = ("scenarios", place)
-        try:
-            scenario = load_scenario(_text(item, where, file), base)
-        except UsageError as error:
-            if file.lines:
-                file.fail(where, str(error))
-            raise
+        scenario = source.attempt(partial(_scenario, item, ("scenarios", place), base, source))
+        if scenario is None:
+            continue
         if scenario.name in {s.name for s in found}:
-            file.fail(where, f"scenario {scenario.name!r} is there twice")
+            source.fail(("scenarios", place), f"scenario {scenario.name!r} is there twice")
         found.append(scenario)
     return found
 
 
-def _requests(data: Any, file: _File) -> Requests:
+def _scenario(item: Any, where: PathKey, base: Path, source: Source) -> Scenario:
+    if not isinstance(item, str):
+        source.fail(where, f"a scenario is a name or a file, not {type(item).__name__}")
+    try:
+        return load_scenario(item, base)
+    except UsageError as error:
+        if source.lines:
+            source.fail(where, str(error))
+        raise
+
+
+def _requests(data: Any, source: Source) -> Requests:
     where: PathKey = ("requests",)
-    data = _mapping(data, where, file)
-    file.known(data, _REQUESTS, where)
+    data = mapping(data, where, source)
+    source.known(data, _REQUESTS, where)
     if "count" in data and ("pilot" in data or "precision" in data):
-        file.fail(where, "requests: either count, or pilot and precision")
-    budget = data.get("budget")
-    return Requests(
-        count=_whole(data["count"], (*where, "count"), file, least=1) if "count" in data else None,
-        pilot=_whole(data.get("pilot", 10), (*where, "pilot"), file, least=3),
-        precision=fraction(data.get("precision", 0.03), (*where, "precision"), file),
-        budget_s=None if budget is None else duration_s(budget, (*where, "budget"), file),
+        source.fail(where, "requests: either count, or pilot and precision")
+    values: dict[str, Any] = {}
+    if "count" in data:
+        values["count"] = whole(data["count"], (*where, "count"), source, least=1)
+    if "pilot" in data:
+        values["pilot"] = whole(data["pilot"], (*where, "pilot"), source, least=3)
+    if "precision" in data:
+        values["precision"] = fraction(data["precision"], (*where, "precision"), source)
+    if data.get("budget") is not None:
+        values["budget_s"] = duration_s(data["budget"], (*where, "budget"), source)
+    return Requests(**values)
+
+
+def _timeouts(data: Any, source: Source) -> Timeouts:
+    data = mapping(data, ("timeouts",), source)
+    source.known(data, _TIMEOUTS, ("timeouts",))
+    return Timeouts(
+        **{f"{k}_s": duration_s(value, ("timeouts", k), source) for k, value in data.items()}
     )
 
 
-def _timeouts(data: Any, file: _File) -> Timeouts:
-    data = _mapping(data, ("timeouts",), file)
-    file.known(data, _TIMEOUTS, ("timeouts",))
-    given = {f"{key}_s": duration_s(value, ("timeouts", key), file) for key, value in data.items()}
-    return Timeouts(**given)
-
-
 def _policy(
-    data: Any, scenarios: list[Scenario], targets: Mapping[str, Target], file: _File
+    data: Any, scenarios: list[Scenario], targets: list[str], reference: str, source: Source
 ) -> dict[str, dict[str, Any]]:
-    data = _mapping(data, ("policy",), file)
-    file.known(data, tuple(s.name for s in scenarios), ("policy",))
+    data = mapping(data, ("policy",), source)
+    source.known(data, [s.name for s in scenarios], ("policy",))
+    found: dict[str, dict[str, Any]] = {}
     for name, rules in data.items():
         where: PathKey = ("policy", name)
-        file.known(_mapping(rules, where, file), _RULES, where)
-        for rule, limit in rules.items():
-            for side in ("than", "over"):
-                if isinstance(limit, Mapping) and side in limit and limit[side] not in targets:
-                    file.fail((*where, rule, side), f"{limit[side]!r} is no target of this file")
-    return dict(data)
+        rules = mapping(rules, where, source)  # noqa: PLW2901  the same thing, checked
+        source.known(rules, _RULES, where)
+        found[name] = {
+            rule: _limit(rule, limit, (*where, rule), targets, reference, source)
+            for rule, limit in rules.items()
+        }
+    return found
 
 
-def _concurrency(data: Any, file: _File) -> list[int]:
+def _limit(
+    rule: str, data: Any, where: PathKey, targets: list[str], reference: str, source: Source
+) -> Any:
+    """A rule's limit: a number, or ``{over|than: TARGET, by: NUMBER}`` (default: the reference)."""
+    side = _AGAINST.get(rule)
+    if side is None:
+        value = number(data)
+        if value is None or not 0 <= value < float("inf"):
+            source.fail(where, f"{rule}: a number is expected, e.g. 150")
+        return value if isinstance(data, str) else data
+    example = f"{{{side}: {targets[0]}, by: {1.5 if side == 'over' else 0.25}}}"
+    if not isinstance(data, Mapping):
+        source.fail(where, f"{rule}: a mapping is expected, e.g. {example}")
+    source.known(data, (side, "by"), where)
+    target = data.get(side, reference)
+    if target not in targets:
+        message = f"{str(target)[:60]!r} is no target of this file; {nearest(str(target), targets)}"
+        source.fail((*where, side), message)
+    by = number(data.get("by"))
+    if by is None or not 0 < by < (1 if rule == "max_slowdown" else float("inf")):
+        source.fail((*where, "by"), f"{rule}: by is missing or out of range, e.g. {example}")
+    return {side: target, "by": by}
+
+
+def _concurrency(data: Any, source: Source) -> list[int]:
     levels = data if isinstance(data, list) else [data]
     if not levels:
-        file.fail(("concurrency",), "concurrency: a list of whole numbers, e.g. [1]")
-    found = [_whole(n, ("concurrency", i), file, least=1) for i, n in enumerate(levels)]
+        source.fail(("concurrency",), "concurrency: a list of whole numbers, e.g. [1]")
+    found = [whole(n, ("concurrency", i), source, least=1) for i, n in enumerate(levels)]
     if found != [1]:
-        file.fail(("concurrency",), "this version measures one stream at a time: concurrency: [1]")
-    return found
-
-
-def _secrets(data: Any, where: PathKey, file: _File) -> dict[str, str]:
-    found = {}
-    for key, value in _mapping(data, where, file).items():
-        text = _text(value, (*where, key), file)
-        if _SECRET.search(key) and not text.startswith("$"):
-            file.fail(
-                (*where, key), f"{key}: a secret in a file; write $NAME of an environment variable"
-            )
-        found[key] = text
-    return found
-
-
-def _mapping(data: Any, where: PathKey, file: _File) -> dict[str, Any]:
-    if data is None:
-        return {}
-    if not isinstance(data, Mapping):
-        file.fail(where, f"{_name(where)}: a mapping is expected, not {_shown(data)}")
-    return dict(data)
-
-
-def _text(data: Any, where: PathKey, file: _File) -> str:
-    if isinstance(data, bool) or not isinstance(data, str | int | float):
-        file.fail(where, f"{_name(where)}: text is expected, not {_shown(data)}")
-    return str(data)
-
-
-def _flag(data: Mapping[str, Any], key: str, file: _File) -> bool:
-    value = data.get(key, False)
-    if not isinstance(value, bool):
-        file.fail((key,), f"{key}: true or false is expected, not {_shown(value)}")
-    return value
-
-
-def _whole(data: Any, where: PathKey, file: _File, *, least: int) -> int:
-    if isinstance(data, bool) or not isinstance(data, int) or data < least:
-        file.fail(
-            where,
-            f"{_name(where)}: a whole number of at least {least} is expected, not {_shown(data)}",
+        source.fail(
+            ("concurrency",), "this version measures one stream at a time: concurrency: [1]"
         )
-    return data
-
-
-def _one_of(data: Any, allowed: tuple[str, ...], where: PathKey, file: _File) -> Any:
-    if data not in allowed:
-        file.fail(
-            where, f"{_name(where)}: one of {', '.join(allowed)} is expected, not {_shown(data)}"
-        )
-    return data
-
-
-def duration_s(data: Any, where: PathKey, file: _File) -> float:
-    """``90``, ``90s``, ``5m`` or ``1h`` as seconds."""
-    found = _DURATION.fullmatch(str(data).strip()) if not isinstance(data, bool) else None
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if seconds <= 0:
-        file.fail(where, f"{_name(where)}: a time like 90s or 5m is expected, not {_shown(data)}")
-    return seconds
-
-
-def fraction(data: Any, where: PathKey, file: _File) -> float:
-    """``3%`` or ``0.03`` as a fraction between 0 and 1."""
-    text = str(data).strip()
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = 0.0
-    if isinstance(data, bool) or not 0 < value < 1:
-        file.fail(where, f"{_name(where)}: a share like 3% or 0.03 is expected, not {_shown(data)}")
-    return value
-
-
-def _name(where: PathKey) -> str:
-    """The nearest key with a name: an entry of a list is named by its list."""
-    return next((part for part in reversed(where) if isinstance(part, str)), "value")
-
-
-def _shown(data: Any) -> str:
-    return repr(data)[:60]
+    return found

@@ -270,15 +270,12 @@ class Session:
         scenario = next(s for s in self.experiment.scenarios if s.name == scenario_name)
         if (live.name, scenario_name) not in self.warm:
             for number in range(self.experiment.warmup):
-                await self._one(
-                    live,
-                    scenario,
-                    -1 - number,
-                    number % len(scenario.prompts),
-                    "warmup",
-                    None,
-                    round_number,
+                # The prompts that are drawn last, so that a kept cache knows none of the first.
+                last = len(scenario.prompts) - 1 - number % len(scenario.prompts)
+                warm = order.prompt_of(
+                    last, len(scenario.prompts), scenario.name, self.experiment.seed
                 )
+                await self._one(live, scenario, -1 - number, warm, "warmup", None, round_number)
             self.warm.add((live.name, scenario_name))
         await self._one(live, scenario, pair, prompt, phase, arm, round_number)
 
