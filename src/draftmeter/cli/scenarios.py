@@ -38,7 +38,7 @@ def scenarios(
         if as_json:
             sys.stdout.buffer.write(msgspec.json.encode(load_scenario(name, Path())) + b"\n")
         else:
-            sys.stdout.write(text)
+            sys.stdout.buffer.write(text.encode())  # UTF-8 as in the file, whatever the locale
         return
     found = [load_scenario(builtin, Path()) for builtin in builtin_names()]
     if as_json:
