@@ -100,6 +100,7 @@ def results(targets, cells, reference="plain", **changes):
         machine_noise=[],
         tuning=[],
         roofline=[],
+        waterfall=[],
         verdicts=[],
         warnings=[],
     )

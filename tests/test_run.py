@@ -219,7 +219,8 @@ def start_run(tmp_path, experiment, folder):
 
     file.write_bytes(msgspec.json.encode(resolved(experiment)))
     code = (
-        "import sys, msgspec, pathlib; from draftmeter import api; "
+        "import signal, sys, msgspec, pathlib; from draftmeter import api; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # also where it was ignored
         "from draftmeter.experiment.load import from_resolved; "
         "plan = from_resolved(msgspec.json.decode(pathlib.Path(sys.argv[1]).read_bytes())); "
         "api.run(plan, pathlib.Path(sys.argv[2]))"

@@ -24,6 +24,8 @@ from draftmeter.record.folder import RunFolder, check_schema, load, new_run_id, 
 from draftmeter.record.results import Results
 from draftmeter.record.types import Environment, RequestRecord, RunData, TargetInfo
 from draftmeter.report.json import to_json
+from draftmeter.roofline.devices import device_named
+from draftmeter.roofline.run import explained, with_bandwidth, with_step_sizes
 
 if TYPE_CHECKING:
     from draftmeter.measure.check import Look
@@ -41,7 +43,7 @@ class Connection:
 
 def analyse(data: RunData) -> Results:
     """All numbers of a run, from what was recorded."""
-    return summarise(data)
+    return explained(summarise(data), data.environment)
 
 
 def run(
@@ -60,6 +62,8 @@ def run(
     """
     if experiment.seed == 0:
         experiment = msgspec.structs.replace(experiment, seed=secrets.randbelow(2**31 - 1) + 1)
+    if experiment.device is not None:
+        device_named(experiment.device)  # a wrong name is said before anything is measured
     run_id = new_run_id(experiment.name)
     path = out if out is not None else Path("runs") / run_id
     environment = describe(run_id, experiment.name, experiment.seed)
@@ -94,10 +98,27 @@ def _measure(
         with _terminate_as_interrupt():
             asyncio.run(_session(folder, experiment, environment, records, on_event, connection))
     finally:
+        _note_step_sizes(folder, experiment)
         results = analyse(load(folder.path))
         folder.write_results(to_json(results))
         folder.close()
     return results
+
+
+def _note_step_sizes(folder: RunFolder, experiment: Experiment) -> None:
+    """Put into the run folder what each target's step moves, and with which bandwidth."""
+    data = load(folder.path)
+    environment = with_bandwidth(
+        data.environment, experiment.device, experiment.bandwidth_gb_s,
+        local=any(t.launch is not None for t in experiment.targets.values()),
+    )  # fmt: skip
+    targets = []
+    for name, target in experiment.targets.items():
+        info = environment.targets.get(name)
+        model = target.files or target.model or (info.model if info else None)
+        known = target.files or (model if model and Path(model).exists() else None)
+        targets.append((name, known, target.kv_dtype))
+    folder.write_environment(with_step_sizes(environment, targets, data))
 
 
 async def _session(

@@ -87,6 +87,7 @@ def summarise(data: RunData) -> Results:
         machine_noise=noise,
         tuning=[],
         roofline=[],
+        waterfall=[],
         verdicts=[],
         warnings=_run_warnings(data, groups),
     )

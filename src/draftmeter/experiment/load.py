@@ -32,9 +32,11 @@ from draftmeter.experiment.scenario import check_extra_body, load_scenario
 from draftmeter.experiment.yamlfile import PathKey, read_yaml
 
 _TOP = ("name", "reference", "targets", "scenarios", "requests", "concurrency", "policy", "aa",
-        "together", "rounds", "warmup", "cache", "seed", "timeouts")  # fmt: skip
+        "together", "rounds", "warmup", "cache", "seed", "timeouts", "device",
+        "bandwidth")  # fmt: skip
 _TARGET = ("url", "launch", "model", "engine", "metrics_url", "api_key_env", "headers", "env",
-           "extra_body", "start_timeout")  # fmt: skip
+           "extra_body",
+           "start_timeout", "files", "kv_dtype")  # fmt: skip
 _REQUESTS = ("count", "pilot", "precision", "budget")
 _TIMEOUTS = ("connect", "first_token", "stall", "total")
 _AGAINST = {"min_speedup": "over", "max_slowdown": "than"}
@@ -101,7 +103,11 @@ def _experiment(data: Any, base: Path, source: Source) -> Experiment:
         values["policy"] = source.attempt(
             lambda: _policy(data["policy"], scenarios, names, reference or names[0], source)
         )
+    if "device" in values and "bandwidth" in values:
+        source.attempt(lambda: source.fail(("bandwidth",), "either device or bandwidth, not both"))
     source.finish()
+    if "bandwidth" in values:
+        values["bandwidth_gb_s"] = values.pop("bandwidth")
     return Experiment(
         **{"name": Path(source.path).stem, **values},
         reference=reference or "",
@@ -123,7 +129,16 @@ def _readers(source: Source) -> dict[str, Callable[[Any], Any]]:
         "cache": lambda d: one_of(d, ("bust", "keep"), ("cache",), source),
         "seed": lambda d: whole(d, ("seed",), source, least=0),
         "timeouts": lambda d: _timeouts(d, source),
+        "device": lambda d: text(d, ("device",), source),
+        "bandwidth": lambda d: _bandwidth(d, source),
     }
+
+
+def _bandwidth(data: Any, source: Source) -> float:
+    gb_s = number(data)
+    if gb_s is None or not 0 < gb_s < 1e6:
+        source.fail(("bandwidth",), "bandwidth: GB/s are expected, e.g. 1792")
+    return gb_s
 
 
 def _reference(data: Any, names: list[str], source: Source) -> str | None:
@@ -168,7 +183,8 @@ def _target(name: str, data: Any, source: Source) -> Target:
     readers: dict[str, Callable[[Any, PathKey, Source], Any]] = {
         "url": url, "launch": launch, "model": text, "engine": text, "metrics_url": url,
         "api_key_env": variable, "headers": secrets, "env": secrets,
-        "extra_body": check_extra_body, "start_timeout": duration_s,
+        "extra_body": check_extra_body, "start_timeout": duration_s, "files": text,
+        "kv_dtype": lambda d, w, s: one_of(d, ("bf16", "fp8"), w, s),
     }  # fmt: skip
     values = {key: readers[key](value, (*where, key), source) for key, value in given.items()}
     if "start_timeout" in values:

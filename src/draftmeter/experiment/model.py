@@ -34,6 +34,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A server configuration under test: a running one (``url``) or a command (``launch``).
 
+    ``files`` is where the model's files are (a folder, a .gguf, or a hub id), for the roofline;
+    only their headers are read. ``kv_dtype`` is the type of its cache.
     ``launch`` is split without a shell; ``{port}`` in it is replaced by a free port.
     ``api_key_env`` and ``headers`` values of the form ``$NAME`` are read from the environment
     and never written anywhere.
@@ -50,6 +52,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
     start_timeout_s: float = 900.0
+    files: str | None = None
+    kv_dtype: Literal["bf16", "fp8"] = "bf16"
 
 
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +85,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     run one after the other in blocks, alternating over ``rounds``.
     ``cache`` "bust" makes every prompt new to the server's prefix cache, "keep" sends it verbatim.
     ``aa`` measures the reference against itself first.
+    ``device`` (its full name) or ``bandwidth_gb_s`` is what the roofline is drawn with; without
+    either, the GPU of this machine if there is one.
     """
 
     name: str
@@ -97,3 +103,5 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     cache: Literal["bust", "keep"] = "bust"
     seed: int = 0
     timeouts: Timeouts = Timeouts()
+    device: str | None = None
+    bandwidth_gb_s: float | None = None

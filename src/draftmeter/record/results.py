@@ -142,6 +142,51 @@ class MachineNoise(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
 
 
+class RooflineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target's step moves, what the device could reach with it, and how near it came.
+
+    ``ceiling_tok_s`` = tokens per engine step x bandwidth / step bytes: the speed if a step took
+    no longer than its bytes. ``utilisation`` = measured decode tok/s / ceiling, which for a
+    speculative target is the same as the share of the bandwidth that is used.
+    ``bytes_ms`` of ``step_ms`` are the bytes; the rest is launches, sampling, waiting.
+    """
+
+    target: str
+    scenario: str
+    device: str | None
+    bandwidth_gb_s: float | None
+    parameters: int
+    read_parameters: float | None
+    weight_bytes: float | None
+    state_bytes: float | None
+    kv_bytes: float | None
+    draft_bytes: float | None
+    step_bytes: float | None
+    ceiling_tok_s: float | None
+    utilisation: float | None
+    step_ms: float | None
+    bytes_ms: float | None
+    notes: list[str]
+
+
+class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one plain target is not as much faster than another as its parameters are fewer.
+
+    Ratios of ``large`` to ``small``: parameters read, bytes moved, and the other way round of
+    decode tok/s. Each stage loses something: quantisation and state, then fixed cost per step.
+    ``overhead_ms`` and ``effective_gb_s`` solve T = overhead + bytes / bandwidth for the two.
+    """
+
+    scenario: str
+    large: str
+    small: str
+    parameters_ratio: float
+    bytes_ratio: float
+    speed_ratio: float
+    overhead_ms: float | None
+    effective_gb_s: float | None
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of ``results.json``."""
 
@@ -152,6 +197,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[Cell]
     machine_noise: list[MachineNoise]
     tuning: list[Any]
-    roofline: list[Any]
+    roofline: list[RooflineRow]
+    waterfall: list[Waterfall]
     verdicts: list[Any]
     warnings: list[Warn]

@@ -159,6 +159,31 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return sum(self.tokens) if self.tokens is not None else None
 
 
+class StepSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes that one step of a target moves for one stream, from its model's headers.
+
+    ``draft_bytes`` are those of all K draft passes (0 without a draft head, as with n-grams);
+    ``plain_bytes`` is the step of the same model without drafting. ``context_tokens`` is the mean
+    over the measured requests, half of the answer included. A part that is not known is None.
+    """
+
+    files: str
+    source: str
+    weights: str
+    parameters: int
+    read_parameters: float | None
+    context_tokens: int
+    kv_dtype: str
+    draft_tokens: int
+    weight_bytes: float | None
+    state_bytes: float | None
+    kv_bytes: float | None
+    draft_bytes: float | None
+    step_bytes: float | None
+    plain_bytes: float | None
+    notes: list[str] = []
+
+
 class TargetInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a server said it is, when the run began.
 
@@ -179,6 +204,8 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metrics_problem: str | None = None
     launch: str | None = None
     max_context: int | None = None
+    step: StepSize | None = None
+    step_problem: str | None = None
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -194,6 +221,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cpu: str | None = None
     cpu_count: int | None = None
     gpus: list[str] = []
+    device: str | None = None
+    bandwidth_gb_s: float | None = None
+    bandwidth_source: str | None = None
     seed: int = 0
     targets: dict[str, TargetInfo] = {}
 

@@ -18,6 +18,7 @@ from draftmeter.report.tables import (
     noise_lines,
     visible_ttft,
 )
+from draftmeter.report.why import HEADERS, why_lines, why_rows, why_title
 from draftmeter.report.words import answers
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ def to_markdown(results: Results) -> str:
         parts.append(f"## {markdown(block.title)}\n\n{markdown(block.subtitle)}")
         parts.append(_table(results, block, columns))
         parts.append(_list(visible_ttft(block)))
+    if results.roofline:
+        parts.append(f"## {markdown(why_title(results))}")
+        rows = [_row([markdown(part) for part in row]) for row in why_rows(results)]
+        parts.append("\n".join([_row(list(HEADERS)), _row(["---"] * len(HEADERS)), *rows]))
+        parts.append(_list(why_lines(results)))
     noise = noise_lines(results)
     if noise:
         parts.append("## Machine noise\n\n" + _list(noise))

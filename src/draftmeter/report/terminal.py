@@ -18,6 +18,7 @@ from draftmeter.report.tables import (
     noise_lines,
     visible_ttft,
 )
+from draftmeter.report.why import HEADERS, why_lines, why_rows, why_title
 from draftmeter.report.words import answers
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def render(results: Results, console: Console) -> None:
     layout = _layout(results, columns, console.width)
     for block in blocks_of(results):
         _block(results, block, layout, console)
+    _why(results, console)
     _lines(console, "Machine noise", noise_lines(results))
     _warnings(results, console)
     _notes(results, columns, layout, console)
@@ -180,6 +182,24 @@ def _fitting(widths: Sequence[int], width: int) -> list[int]:
         if dropped in shown and len(shown) > 1:
             shown.remove(dropped)
     return shown
+
+
+def _why(results: Results, console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not results.roofline:
+        return
+    console.print()
+    console.print(Text(why_title(results), style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, title in enumerate(HEADERS):
+        table.add_column(title, justify="left" if place < 2 else "right", no_wrap=place >= 2)
+    for row in why_rows(results):
+        table.add_row(*(Text(part) for part in row))
+    console.print(table)
+    for line in why_lines(results):
+        console.print(Text(line, overflow="fold"))
 
 
 def _warnings(results: Results, console: Console) -> None:

@@ -60,7 +60,7 @@ def device_named(name: str) -> Device:
     offer = "; ".join(table[k].name for k in near)
     hint = f"did you mean: {offer}" if offer else "no name in the table is near"
     raise UsageError(
-        f"--device {name[:80]!r}: not in the device table\n{hint}. Or give --bandwidth GB/s"
+        f"device {name[:80]!r}: not in the device table\n{hint}. Or give the bandwidth in GB/s"
     )
 
 
