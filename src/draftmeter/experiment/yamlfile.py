@@ -36,7 +36,7 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]
 _LAUNCH = re.compile(r"([{,]\s*[a-z_]+:\s)(?:[ \t]*[>|]-?(?=\s))?(\s*)(?=[^\s\"'>|{}])")
 _KEY_BEFORE = re.compile(r",\s*[a-z_]+:\s")
 _NEXT_KEY = re.compile(
-    r",\s+(?=(?:url|model|engine|metrics_url|api_key_env|headers|env|extra_body|start_timeout)\s*:)"
+    r",\s+(?=(?:url|model|engine|metrics_url|api_key_env|headers|env|extra_body|start_timeout|files|kv_dtype)\s*:)"
 )
 _LONGEST_LAUNCH = 8_000
 _MOST_LAUNCHES = 500
