@@ -37,7 +37,7 @@ def test_a_part_of_a_name_is_a_question_not_an_answer(name, offered):
     with pytest.raises(UsageError, match="not in the device table") as caught:
         device_named(name)
     assert offered in str(caught.value)
-    assert "--bandwidth" in str(caught.value)
+    assert "bandwidth in GB/s" in str(caught.value)
 
 
 def test_the_table_is_whole():
@@ -68,7 +68,7 @@ def test_probe_of_the_cpus(monkeypatch):
     assert found.threads == 2
     assert found.array_bytes == 8 * 2**20
     assert min(found.read_gb_s, found.copy_gb_s, found.add_gb_s) > 0
-    assert peak < 3 * 9 * 2**20  # three arrays
+    assert peak < 48 * 2**20  # three arrays, and what importing costs
 
 
 @pytest.fixture

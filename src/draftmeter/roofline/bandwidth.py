@@ -18,7 +18,8 @@ from typing import Any
 
 MIN_ARRAY = 64 * 2**20
 MAX_ARRAY = 1024 * 2**20
-GPU_ARRAY = 2 * 2**30
+GPU_ARRAY = 4 * 2**30
+GPU_PASSES = 10  # per sample: launching and waiting cost some 2 % of a single pass
 PASSES = 4  # over a thread's part per sample: starting threads must not be what is timed
 WARM_UP = 2
 
@@ -189,8 +190,13 @@ def _gpu(
     wait, read, copy = calls
 
     def timed(work: Callable[[], Any], bytes_moved: int) -> float:
+        def sample() -> None:
+            for _ in range(GPU_PASSES):
+                work()
+            wait()
+
         wait()
-        return _median_gb_s(lambda: (work(), wait()), bytes_moved, repeats)
+        return _median_gb_s(sample, GPU_PASSES * bytes_moved, repeats)
 
     return Bandwidth(
         device=name, read_gb_s=timed(read, size), copy_gb_s=timed(copy, 2 * size), add_gb_s=None,
