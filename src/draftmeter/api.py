@@ -186,7 +186,8 @@ def check(target: Target, connection: Connection = Connection()) -> list[Finding
     look = asyncio.run(_look(target, connection))
     return findings(
         look.info, look.record, quiet=look.quiet, before=look.before, after=look.after,
-        settled=look.settled, how_to_measure=look.how_to_measure, asked=look.asked,
+        settled=look.settled,
+        has_counters=look.has_counters, how_to_measure=look.how_to_measure, asked=look.asked,
     )  # fmt: skip
 
 

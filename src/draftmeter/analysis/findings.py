@@ -30,13 +30,17 @@ def findings(
     before: CounterSnapshot | None,
     after: CounterSnapshot | None,
     settled: bool,
+    has_counters: bool,
     how_to_measure: str,
     asked: Sequence[str],
 ) -> list[Finding]:
-    """All findings, in the order in which a person asks the questions."""
+    """All findings, in the order in which a person asks the questions.
+
+    ``has_counters``: drafting counters are known of this engine; False for one not recognised.
+    """
     moved = _moved(before, after)
     return [
-        _engine(info),
+        _engine(info, has_counters=has_counters),
         Finding("model", "ok", info.model or "?"),
         _answer(record),
         _tokens(record, asked),
@@ -47,9 +51,9 @@ def findings(
     ]
 
 
-def _engine(info: TargetInfo) -> Finding:
+def _engine(info: TargetInfo, *, has_counters: bool) -> Finding:
     version = info.engine_version or "version not told"
-    if info.engine == "openai":
+    if not has_counters:
         return Finding(
             "engine",
             "warning",

@@ -30,6 +30,7 @@ class Look:
     Attributes:
         quiet: counters ``QUIET_S`` apart, while we sent nothing; empty when they can't be read.
         before, after: counters around ``record``, our own request.
+        has_counters: the engine's drafting counters are known.
         how_to_measure: the engine's flags that make it measurable.
         asked: the fields that were added to learn token counts.
     """
@@ -40,6 +41,7 @@ class Look:
     before: CounterSnapshot | None
     after: CounterSnapshot | None
     settled: bool
+    has_counters: bool
     how_to_measure: str
     asked: tuple[str, ...]
 
@@ -83,6 +85,7 @@ async def look(http: aiohttp.ClientSession, target: Target, max_tokens: int = 96
         before=before if isinstance(before, CounterSnapshot) else None,
         after=after if isinstance(after, CounterSnapshot) else None,
         settled=settled,
+        has_counters=bool(live.engine.series),
         how_to_measure=live.engine.how_to_measure,
         asked=tuple(live.engine.request_ladder[live.rung]),
     )

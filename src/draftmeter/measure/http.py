@@ -17,6 +17,8 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
+from draftmeter.errors import UsageError
+
 USER_AGENT = "draftmeter"
 
 
@@ -57,12 +59,19 @@ def open_session(
 
     Redirects are never followed (requests carry credentials). ``limit`` 0 means unlimited
     connections. Must be called inside a running event loop.
+
+    Raises:
+        UsageError: ``ca_file`` cannot be read or holds no certificate.
     """
     tls: ssl.SSLContext | bool = True
     if insecure:
         tls = False
     elif ca_file:
-        tls = ssl.create_default_context(cafile=ca_file)
+        try:
+            tls = ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            why = error.strerror or error
+            raise UsageError(f"cannot use the CA certificates in {ca_file}: {why}") from None
     return aiohttp.ClientSession(
         connector=StampingConnector(limit=limit, ssl=tls, keepalive_timeout=4.0),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -21,6 +21,7 @@ from draftmeter.experiment.model import Experiment, Scenario, Target
 from draftmeter.measure import order
 from draftmeter.measure.ask import ask_once, first_token, settle_rung
 from draftmeter.measure.children import ChildServer, free_port, wait_ready
+from draftmeter.measure.environment import gpu_memory_used_bytes
 from draftmeter.measure.events import Finished, Note, OnEvent, Planned, Sending, Starting, Up
 from draftmeter.measure.probe import (
     LiveTarget,
@@ -34,6 +35,8 @@ from draftmeter.record.types import CounterRecord, Phase, RequestRecord, TargetI
 
 MINIMUM_PAIRS = 3  # below this no interval exists, so a time budget never ends earlier
 MAXIMUM_PAIRS = 200  # a noisy pilot may ask for thousands
+GPU_FREE_LIMIT_S = 60.0
+GPU_FREE_SLACK_BYTES = 2**29
 GIVE_UP_AFTER = 5  # failures in a row on one target
 
 Judge = Callable[[str, list[RequestRecord]], int]
@@ -153,6 +156,7 @@ class Session:
             for number in range(rounds)
             for name in order.blocks([t.name for t in targets], number)
         ]
+        empty = gpu_memory_used_bytes()
         async with AsyncExitStack() as stack:
             live: LiveTarget | None = None
             for number, name in blocks:
@@ -161,11 +165,22 @@ class Session:
                     continue
                 if live is None or live.name != name:
                     await stack.aclose()
+                    await self._gpu_free(name, empty)
                     live = await stack.enter_async_context(self._up(self.experiment.targets[name]))
                     self.warm = {w for w in self.warm if w[0] != name}
                 if name == self.experiment.reference and number == 0 and first == 0:
                     await self._against_itself(live)
                 await self._block(live, pairs, planned, number)
+
+    async def _gpu_free(self, target: str, empty: int | None) -> None:
+        """Wait until the server before has given its GPU memory back (field case 32)."""
+        deadline = time.monotonic() + GPU_FREE_LIMIT_S
+        while empty is not None and time.monotonic() < deadline:
+            used = gpu_memory_used_bytes()
+            if used is None or used <= empty + GPU_FREE_SLACK_BYTES:
+                return
+            self.on_event(Starting(target, "waiting for the GPU's memory to be free"))
+            await asyncio.sleep(0.5)
 
     async def _block(
         self, live: LiveTarget, pairs: list[int], planned: dict[str, int], number: int
@@ -353,12 +368,3 @@ class Session:
 
 def _counts(record: RequestRecord) -> bool:
     return record.phase == "measure"
-
-
-async def cancelled_cleanly(task: asyncio.Task[None]) -> None:
-    """Await a cancelled task to its end, so that its servers are stopped before the loop closes."""
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        return
