@@ -328,6 +328,9 @@ def _run_warnings(data: RunData, groups: Mapping[CellKey, Group]) -> list[Warn]:
     if others and not answered:
         return [Warn("no_reference", f"the reference {data.reference!r} was not measured, so there "
                      "is no speedup: go on with --resume", "error")]  # fmt: skip
+    if data.experiment.get("policy"):
+        return [Warn("policy_not_judged", "the policy is kept with the run; this version gives no "
+                     "verdicts on it yet", "note")]  # fmt: skip
     return []
 
 
