@@ -387,3 +387,18 @@ def test_by_name():
         by_name("vLLM")
     with pytest.raises(UsageError, match="known: vllm, llamacpp, openai"):
         by_name("tensorrt")
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "draft_tokens"),
+    [
+        (["vllm", "serve", "m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":3}'], "mtp", 3),
+        (["vllm", "serve", "m", '-sc={"model": "head", "num_speculative_tokens": 5}'], None, 5),
+        (["vllm", "serve", "m", "--speculative-config", "not json"], None, None),
+        (["vllm", "serve", "m", "--speculative-config"], None, None),
+        (["vllm", "serve", "m"], None, None),
+    ],
+)  # fmt: skip
+def test_vllm_what_a_launch_command_asks_for(words, method, draft_tokens):
+    asked = by_name("vllm").read_launch(words)
+    assert (asked.method, asked.draft_tokens) == (method, draft_tokens)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import struct
 import threading
 import tracemalloc
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from draftmeter.errors import DraftmeterError, UsageError
+from draftmeter.measure.model import demo_model
 from draftmeter.roofline.gguf import parse_gguf, read_gguf
 from draftmeter.roofline.hub import read_hub
 from draftmeter.roofline.load import load_model
@@ -26,7 +25,6 @@ from draftmeter.roofline.step import kv_bytes_per_token, state_bytes
 from support.roofline_models import CONFIGS
 
 BYTES = {name: bits / 8 for name, bits in BITS.items()}
-DEMO = os.environ.get("DRAFTMETER_DEMO_MODEL")
 
 
 def header_of(tensors):
@@ -455,11 +453,11 @@ def test_gguf_split_in_parts(tmp_path):
         load_model(str(tmp_path))
 
 
-@pytest.mark.skipif(not DEMO, reason="DRAFTMETER_DEMO_MODEL names no model")
 def test_a_real_gguf_closes_to_the_byte():
-    header = read_gguf(Path(DEMO))
-    assert header.data_start + sum(t.bytes for t in header.tensors) == Path(DEMO).stat().st_size
-    model = load_model(DEMO)
+    path = demo_model()
+    header = read_gguf(path)
+    assert header.data_start + sum(t.bytes for t in header.tensors) == path.stat().st_size
+    model = load_model(str(path))
     assert model.shape.tied == (not any(t.name == "output.weight" for t in header.tensors))
 
 

@@ -6,7 +6,7 @@ No other room branches on an engine's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,14 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class Speculation:
+    """Speculation as a command asks for it: method and K; None where it does not say."""
+
+    method: str | None = None
+    draft_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Drafted:
     """A response's own account of its drafting: totals, and step by step where told."""
 
@@ -76,6 +84,7 @@ class Engine:
         draft_metrics: names of the drafting series, as advice when they are missing.
         how_to_measure: one sentence: the flags that make a server of this engine measurable.
         launch_example: a command that starts one, for documentation and error texts.
+        read_launch: what a launch command says of speculation, where no page of the server does.
     """
 
     name: str
@@ -89,3 +98,4 @@ class Engine:
     draft_metrics: str
     how_to_measure: str
     launch_example: str
+    read_launch: Callable[[Sequence[str]], Speculation] = lambda _: Speculation()

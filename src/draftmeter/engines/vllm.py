@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
-from draftmeter.engines.model import Drafted, Engine, Facts, Identity
+import msgspec
+
+from draftmeter.engines.model import Drafted, Engine, Facts, Identity, Speculation
 from draftmeter.engines.pages import (
     Series,
     has_series,
@@ -107,6 +110,23 @@ def _choose(models: list[str], wanted: str | None) -> tuple[str | None, str | No
     return None, f"no counters of {word(wanted)}; there are those of {some}"
 
 
+def read_launch(words: Sequence[str]) -> Speculation:
+    """Method and K of ``--speculative-config JSON``; no page of the server tells the method."""
+    flags = ("--speculative-config", "--speculative_config", "-sc")
+    text = None
+    for word_, after in zip(words, [*words[1:], ""], strict=True):
+        flag, equals, value = word_.partition("=")
+        if flag in flags:
+            text = value if equals else after
+    if text is None:
+        return Speculation()
+    try:
+        config = mapping(msgspec.json.decode(text))
+    except (msgspec.DecodeError, RecursionError):
+        return Speculation()
+    return Speculation(word(config.get("method")), positive(config.get("num_speculative_tokens")))
+
+
 def read_drafting(final: FinalFields) -> Drafted | None:
     """``metrics.speculative_decoding`` of the last chunk.
 
@@ -161,6 +181,7 @@ VLLM = Engine(
     chunk_is_step=True,
     series=(*_COUNTERS, _SPEC, _RUNNING, _WAITING),
     draft_metrics=f"{_DRAFTS}_total, {_DRAFTED}_total, {_ACCEPTED}_total, {_PER_POSITION}_total",
+    read_launch=read_launch,
     how_to_measure=(
         "vLLM 0.10 or newer tells token ids per chunk and shows /metrics unless started with "
         "--disable-log-stats; add --per-request-spec-decode-metrics detailed where it is known."

@@ -12,15 +12,16 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
+from draftmeter.engines.model import Identity
 from draftmeter.errors import ServerError
 from draftmeter.experiment.model import Experiment, Scenario, Target
 from draftmeter.measure import order
 from draftmeter.measure.ask import ask_once, first_token, settle_rung
-from draftmeter.measure.children import ChildServer, free_port, wait_ready
+from draftmeter.measure.children import ChildServer, free_port, split_command, wait_ready
 from draftmeter.measure.environment import gpu_memory_used_bytes
 from draftmeter.measure.events import Finished, Note, OnEvent, Planned, Sending, Starting, Up
 from draftmeter.measure.probe import (
@@ -231,6 +232,8 @@ class Session:
             if url is None:
                 url = await self._launch(target, stack)
             live = await connect(self.http, target, url)
+            if target.launch is not None:
+                live.identity = with_launch(live, target.launch)
             await settle_rung(self.http, live, self.experiment.timeouts)
             self.infos[target.name] = live.info(target.launch)
             self.on_info(self.infos)
@@ -364,6 +367,18 @@ class Session:
                 f"{record.error.message}{status}"
                 + ("" if record.phase == "warmup" else f"; {GIVE_UP_AFTER} failures in a row")
             )
+
+
+def with_launch(live: LiveTarget, launch: str) -> Identity:
+    """What the server is, completed by what its launch command asked for."""
+    words, _ = split_command(launch, 0)
+    asked = live.engine.read_launch(words)
+    identity = live.identity
+    return replace(
+        identity,
+        method=identity.method or asked.method,
+        draft_tokens=identity.draft_tokens or asked.draft_tokens,
+    )
 
 
 def _counts(record: RequestRecord) -> bool:
