@@ -277,3 +277,23 @@ def test_the_vllm_captures_of_512_tokens(sizes, drafts, accepted, positions):
     assert (d.drafts, d.drafted, d.accepted) == (drafts, 3 * drafts, accepted)
     assert d.position_acceptance == pytest.approx(positions)
     assert d.tokens_per_step == pytest.approx(511 / drafts)
+
+
+def test_ngram_drafts_of_vllm_are_made_in_few_steps_and_the_stream_does_not_contradict():
+    # vLLM 0.32.0 on a CPU, ngram with K=4: 200 tokens in 200 chunks, 5 drafts, nothing accepted.
+    info = TargetInfo(engine="vllm", speculative=True, draft_tokens=4, chunk_is_step=True)
+    told = DraftCounts(drafts=5, drafted=20, accepted=0, accepted_at=[0, 0, 0, 0])
+    r = record([1] * 200, drafting=told)
+    before, after = counted(5, 0, k=4, positions=[0, 0, 0, 0], tokens=200)
+    found = one(r, readings(0, before, after), info)
+    assert found.drafting.witness == "counters"
+    assert found.drafting.witnesses_agree is True
+    assert (found.drafting.drafts, found.drafting.drafted) == (5, 20)
+    assert codes(found) == []
+
+
+def test_accepted_tokens_that_the_stream_does_not_show_contradict():
+    info = TargetInfo(engine="vllm", speculative=True, draft_tokens=4, chunk_is_step=True)
+    before, after = counted(30, 60, k=4, tokens=200)
+    found = one(record([1] * 200), readings(0, before, after), info)
+    assert found.drafting.witnesses_agree is False

@@ -253,6 +253,12 @@ def _accepted_nothing(seen: Seen) -> Warn | None:
     drafting = seen.cell.drafting
     if drafting is None or drafting.accepted != 0 or not (drafting.drafts or drafting.drafted):
         return None
+    if drafting.drafts and drafting.drafts < 0.5 * (seen.cell.completion_tokens or 0):
+        return Warn(
+            "accepted_nothing",
+            f"0 of {drafting.drafted or '?'} drafted tokens were accepted, and few steps drafted "
+            "at all: n-gram drafts need text that repeats itself or the prompt",
+        )
     return Warn(
         "accepted_nothing",
         f"0 of {drafting.drafted or '?'} drafted tokens were accepted: usually "

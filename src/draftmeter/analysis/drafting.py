@@ -13,6 +13,7 @@ from draftmeter.analysis.witnesses import (
     Fault,
     Testimony,
     agree,
+    agrees_with_stream,
     from_counters,
     from_response,
     from_stream,
@@ -103,11 +104,20 @@ def _testimonies(
 
 def _consistent(told: Mapping[WitnessName, Testimony], longest: int | None) -> bool | None:
     """Does every other witness agree with the first one there is? None with only one."""
-    known = [told[name].counts for name in ("counters", "response", "stream")]
-    present = [counts for counts in known if counts is not None]
-    if len(present) < 2:
+    counted, response, stream = (told[n].counts for n in ("counters", "response", "stream"))
+    first = counted or response
+    if (
+        first is None
+        or (response is None and stream is None)
+        or (counted is None and stream is None)
+    ):
         return None
-    return all(agree(present[0], other, longest) for other in present[1:])
+    checks = []
+    if counted is not None and response is not None:
+        checks.append(agree(counted, response, longest))
+    if stream is not None:
+        checks.append(agrees_with_stream(first, stream, longest))
+    return all(checks)
 
 
 def _choose(

@@ -103,7 +103,8 @@ def from_response(record: RequestRecord) -> Testimony:
 def from_stream(record: RequestRecord, info: TargetInfo) -> Testimony:
     """Tokens per chunk, where one chunk is one engine step.
 
-    Each chunk after the first is a draft verified: its tokens but one were accepted. The last
+    Each chunk after the first is taken for a draft verified (an upper bound where not every
+    step drafts): its tokens but one were accepted. The last
     step may have been cut at the output limit, so accepted is short by up to K. A chunk of more
     than K + 1 tokens holds several steps: then the chunks say nothing.
     """
@@ -157,6 +158,22 @@ def agree(one: DraftCounts, other: DraftCounts, draft_tokens: int | None) -> boo
         (one.accepted, other.accepted, longest),
     )
     return all(a is None or b is None or abs(a - b) <= slack for a, b, slack in checks)
+
+
+def agrees_with_stream(told: DraftCounts, stream: DraftCounts, draft_tokens: int | None) -> bool:
+    """Does a witness agree with the chunks of the stream, within the counting error?
+
+    The stream shows steps and the tokens they gave, not which of them had a draft: n-gram
+    drafts are made in few steps. So the accepted tokens must be the same, and there can be no
+    more drafts than steps.
+    """
+    if told.drafts is not None and stream.drafts is not None and told.drafts > stream.drafts + 1:
+        return False
+    return agree(
+        DraftCounts(accepted=told.accepted, accepted_at=told.accepted_at),
+        DraftCounts(accepted=stream.accepted, accepted_at=stream.accepted_at),
+        draft_tokens,
+    )
 
 
 def _mean_draft(counts: DraftCounts) -> int:
