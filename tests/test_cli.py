@@ -173,3 +173,25 @@ def test_an_unwritable_place(cli, serve, tmp_path):
     (tmp_path / "file").write_text("x")
     done = cli("measure", serve().url, "-n", "3", "-s", "en_chat", "--out", "file/run", check=2)
     assert "run folder" in done.stderr
+
+
+def test_a_server_that_is_no_llm(cli):
+    code = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); print(s.server_port, flush=True); s.serve_forever()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        try:
+            port = server.stdout.readline().strip()
+            assert "OpenAI-compatible" in cli("check", f"127.0.0.1:{port}", check=3).stderr
+        finally:
+            server.kill()
+
+
+def test_a_reader_that_goes_away_is_no_failure(cli, serve, tmp_path):
+    cli("measure", serve().url, "-n", "3", "-s", "en_chat", "--out", "r", check=0)
+    done = subprocess.run(
+        f"{sys.executable} -m draftmeter report r | true; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("0", "")

@@ -107,6 +107,14 @@ def test_targets_are_interleaved_and_get_the_same_new_prompts(tmp_path, pair):
     assert {r.phase for r in load(path).records} == {"warmup", "measure"}
 
 
+def test_two_targets_on_one_server_never_send_the_same_prompt_twice(tmp_path, serve):
+    server = serve(step_ms=2, completion_tokens=40)
+    twice = {"a": {"url": server.url}, "b": {"url": server.url, "extra_body": {"top_p": 0.9}}}
+    path, _ = api.run(plan(twice, count=3, aa=True), tmp_path / "r")
+    marks = [(r.scenario, r.nonce) for r in load(path).records if r.phase != "warmup"]
+    assert len(set(marks)) == len(marks) == 12
+
+
 def test_stein_adds_pairs_when_the_pilot_is_too_rough(tmp_path, pair):
     plain, spec = pair
     wish = Requests(pilot=4, precision=0.05)

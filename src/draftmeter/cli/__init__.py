@@ -57,6 +57,3 @@ def main() -> None:
     except KeyboardInterrupt:
         print("draftmeter: interrupted; what was measured is kept", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away: nothing left to say
-        sys.exit(0)

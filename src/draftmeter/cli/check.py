@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import typer
 
-from draftmeter.cli.common import CACERT_OPTION, INSECURE_OPTION, JSON_OPTION
+from draftmeter.cli.common import CACERT_OPTION, INSECURE_OPTION, JSON_OPTION, emit
 
 
 def register(app: typer.Typer) -> None:
@@ -40,8 +39,7 @@ def check(
     if as_json:
         from draftmeter.report.findings import findings_json
 
-        sys.stdout.buffer.write(findings_json(url, findings))
-        sys.stdout.flush()
+        emit(findings_json(url, findings))
     else:
         from draftmeter.report.findings import show_findings
 

@@ -41,8 +41,7 @@ def finish(path: Path, results: Results, as_json: bool) -> None:
     if as_json:
         from draftmeter.report.json import to_json
 
-        sys.stdout.buffer.write(to_json(results))
-        sys.stdout.flush()
+        emit(to_json(results))
     else:
         show(results)
         print(f"\nRun folder: {path}", file=sys.stderr)  # noqa: T201
@@ -51,12 +50,12 @@ def finish(path: Path, results: Results, as_json: bool) -> None:
 
 def show(results: Results) -> None:
     """Print the tables: with colour on a terminal, plain in a pipe."""
-    from rich.console import Console
+    import shutil
 
-    from draftmeter.report.terminal import render
+    from draftmeter.report.terminal import to_text
 
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "80"))
-    render(results, Console(width=width, highlight=False, soft_wrap=False))
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    emit(to_text(results, shutil.get_terminal_size().columns, color=color))
 
 
 def exit_code(results: Results) -> int:
@@ -66,10 +65,28 @@ def exit_code(results: Results) -> int:
     return EXIT_UNTRUSTWORTHY if marked else EXIT_OK
 
 
+def emit(output: str | bytes) -> None:
+    """Write results to stdout; a reader that went away (``| head``) is no failure of ours."""
+    data = output.encode() if isinstance(output, str) else output
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def with_scheme(url: str) -> str:
+    """``localhost:8000`` as people type it, as an address."""
+    return url if "//" in url else f"http://{url}"
+
+
 def parse_count(
     requests: int | None, precision: str | None, budget: str | None
 ) -> dict[str, object]:
     """``--requests``, ``--precision`` and ``--budget`` as the experiment file's ``requests``."""
+    if requests is not None and requests < 1:
+        raise UsageError(f"--requests must be at least 1, not {requests}")
     if requests is not None and precision is not None:
         raise UsageError("--requests fixes the number of requests; leave --precision out")
     wish: dict[str, object] = {}

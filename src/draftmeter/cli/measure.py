@@ -45,12 +45,13 @@ def measure(
     within a budget of five minutes.
     """
     from draftmeter import api
-    from draftmeter.cli.common import finish, parse_count, watching
+    from draftmeter.cli.common import finish, parse_count, watching, with_scheme
     from draftmeter.experiment.load import experiment_of
 
     wish = parse_count(requests, precision, budget)
     if not wish:
         wish = {"count": 10, "budget": "5m"}
+    url, against = with_scheme(url), with_scheme(against) if against is not None else None
     target = {"url": url, "model": model, "metrics_url": metrics_url, "api_key_env": api_key_env}
     targets = {"server": {k: v for k, v in target.items() if v is not None}}
     if against is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import typer
 
-from draftmeter.cli.common import JSON_OPTION
+from draftmeter.cli.common import JSON_OPTION, emit
 
 if TYPE_CHECKING:
     from draftmeter.roofline.bandwidth import Bandwidth
@@ -38,8 +37,7 @@ def probe(
 
         peak = gpu.bandwidth_gb_s if gpu is not None and found.threads is None else None
         body = {**msgspec.to_builtins(found), "peak_gb_s": peak}
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(body)) + b"\n")
-        sys.stdout.flush()
+        emit(msgspec.json.format(msgspec.json.encode(body)) + b"\n")
         return
     for line in lines(found, gpu):
         print(line)  # noqa: T201 - results belong on stdout

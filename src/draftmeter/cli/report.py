@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import typer
@@ -22,7 +21,7 @@ def report(
 ) -> None:
     """Print a run's results: as text, Markdown, JSON or CSV. Works on interrupted runs too."""
     from draftmeter import api
-    from draftmeter.cli.common import show
+    from draftmeter.cli.common import emit, show
     from draftmeter.errors import UsageError
 
     form = "json" if as_json else form
@@ -34,13 +33,12 @@ def report(
     elif form == "json":
         from draftmeter.report.json import to_json
 
-        sys.stdout.buffer.write(to_json(results))
+        emit(to_json(results))
     elif form == "md":
         from draftmeter.report.markdown import to_markdown
 
-        sys.stdout.write(to_markdown(results))
+        emit(to_markdown(results))
     else:
         from draftmeter.report.table_csv import to_csv
 
-        sys.stdout.write(to_csv(results))
-    sys.stdout.flush()
+        emit(to_csv(results))

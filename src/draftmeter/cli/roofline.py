@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from draftmeter.cli.common import JSON_OPTION
+from draftmeter.cli.common import JSON_OPTION, emit
 from draftmeter.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def roofline(
     if as_json:
         import msgspec
 
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(to_dict(found))) + b"\n")
-        sys.stdout.flush()
+        emit(msgspec.json.format(msgspec.json.encode(to_dict(found))) + b"\n")
     else:
         show(found)
 

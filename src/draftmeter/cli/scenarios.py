@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from draftmeter.cli.common import JSON_OPTION
+from draftmeter.cli.common import JSON_OPTION, emit
 
 if TYPE_CHECKING:
     from draftmeter.experiment.model import Scenario
@@ -36,9 +36,9 @@ def scenarios(
     if action == "show" and name is not None:
         text = builtin_text(name)
         if as_json:
-            sys.stdout.buffer.write(msgspec.json.encode(load_scenario(name, Path())) + b"\n")
+            emit(msgspec.json.encode(load_scenario(name, Path())) + b"\n")
         else:
-            sys.stdout.buffer.write(text.encode())  # UTF-8 as in the file, whatever the locale
+            emit(text)
         return
     found = [load_scenario(builtin, Path()) for builtin in builtin_names()]
     if as_json:
@@ -50,7 +50,7 @@ def scenarios(
             }
             for s in found
         ]  # fmt: skip
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+        emit(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
         return
     _print_table(found)
 

@@ -127,6 +127,16 @@ async def first_token(
     return False
 
 
+def _apart(experiment: Experiment, target: str, arm: int | None) -> str:
+    """What keeps two askings of one server apart: the same mark twice would be a cached prompt.
+
+    Targets on servers of their own get the same mark, so that their prompts are the same.
+    """
+    url = experiment.targets[target].url
+    shared = url is not None and sum(t.url == url for t in experiment.targets.values()) > 1
+    return f"{target if shared else ''}{'' if arm is None else f'aa{arm}'}"
+
+
 async def ask_once(
     http: aiohttp.ClientSession,
     live: LiveTarget,
@@ -144,8 +154,7 @@ async def ask_once(
     """Send one prompt of a scenario to a target and record all that came back."""
     mark = None
     if experiment.cache == "bust":
-        extra = "" if arm is None else f"aa{arm}"
-        mark = order.nonce(experiment.seed, scenario.name, pair, extra)
+        mark = order.nonce(experiment.seed, scenario.name, pair, _apart(experiment, live.name, arm))
     messages = with_nonce(scenario.prompts[prompt], mark)
     cpu, wall, started = time.process_time(), time.monotonic(), time.time()
     answer = await send_on_ladder(http, live, messages, scenario, experiment.timeouts)

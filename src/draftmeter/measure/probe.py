@@ -116,9 +116,14 @@ async def get(
 
 
 async def ask(
-    http: aiohttp.ClientSession, root: str, metrics_url: str, headers: dict[str, str]
+    http: aiohttp.ClientSession,
+    root: str,
+    metrics_url: str,
+    headers: dict[str, str],
+    *,
+    model_named: bool = False,
 ) -> Facts:
-    """Everything a server says of itself.
+    """Everything a server says of itself. ``model_named``: it need not list its models.
 
     Raises:
         ServerError: it could not be reached, or refused the credentials.
@@ -137,6 +142,11 @@ async def ask(
         message = decode_error_body(status, seen.get("content-type", ""), body)
         raise ServerError(f"{root} is not ready (HTTP {status}: {message}); is it still starting?")
     models = _json(status, body)
+    if models is None and status == 404 and not model_named:
+        raise ServerError(
+            f"{root} has no /v1/models (HTTP 404): is it an OpenAI-compatible server? "
+            "If so, name the model with --model"
+        )
     pages = await asyncio.gather(
         *(_page(http, f"{root}{path}", headers) for path in ("/version", "/props", "/slots"))
     )
@@ -163,7 +173,8 @@ async def connect(http: aiohttp.ClientSession, target: Target, url: str) -> Live
     root = base_url(url)
     headers = request_headers(target)
     metrics_url = target.metrics_url or f"{root}/metrics"
-    facts = await ask(http, root, metrics_url, headers)
+    named = target.model is not None
+    facts = await ask(http, root, metrics_url, headers, model_named=named)
     if target.engine is not None:
         engine = by_name(target.engine)
         identity = engine.identify(facts)
