@@ -1,9 +1,11 @@
 """The command line as people meet it: right exit codes, one clear message, no traceback."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -195,3 +197,28 @@ def test_a_reader_that_goes_away_is_no_failure(cli, serve, tmp_path):
         env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+
+def test_interrupted_says_how_to_go_on(serve, tmp_path):
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from draftmeter.cli import main; main()"
+    )
+    server = serve(step_ms=5, completion_tokens=64)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "measure", server.url, "-n", "50", "-s", "en_chat", "--out", "r"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
+    ) as run:  # fmt: skip
+        file = tmp_path / "r" / "requests.jsonl"
+        end = time.monotonic() + 30
+        while time.monotonic() < end and not (file.exists() and file.read_bytes().count(b"\n") > 4):
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert err.splitlines() == [
+        "draftmeter: interrupted",
+        "  what was measured is kept; go on with: draftmeter run --resume r",
+    ]
+    assert json.loads((tmp_path / "r" / "results.json").read_text())["cells"][0]["requests"] > 0

@@ -16,6 +16,7 @@ import msgspec
 from draftmeter.analysis.cells import summarise
 from draftmeter.analysis.findings import Finding, findings
 from draftmeter.analysis.stopping import pairs_wanted
+from draftmeter.errors import DraftmeterError
 from draftmeter.experiment.load import from_resolved, resolved
 from draftmeter.experiment.model import Experiment, Target
 from draftmeter.measure.environment import describe
@@ -97,6 +98,12 @@ def _measure(
     try:
         with _terminate_as_interrupt():
             asyncio.run(_session(folder, experiment, environment, records, on_event, connection))
+    except (KeyboardInterrupt, DraftmeterError) as error:
+        if records:
+            error.add_note(
+                f"what was measured is kept; go on with: draftmeter run --resume {folder.path}"
+            )
+        raise
     finally:
         _note_step_sizes(folder, experiment)
         results = analyse(load(folder.path))

@@ -6,6 +6,7 @@ The tree (exit codes are a contract, see docs/design.md)::
     +-- UsageError          2  the command, a file or an option is wrong
     +-- ServerError         3  a server could not be reached, started or spoken to
     +-- UntrustworthyError  4  measured, but the figures must not be believed
+    +-- InterruptedRunError  130  stopped by Ctrl-C or SIGTERM; what was measured is kept
 
 Every message is one or two lines: what was wrong, where, and what to do.
 """
@@ -40,3 +41,9 @@ class UntrustworthyError(DraftmeterError):
     """The measurement ended, but its figures must not be believed."""
 
     exit_code = EXIT_UNTRUSTWORTHY
+
+
+class InterruptedRunError(DraftmeterError):
+    """A run was stopped; what was measured is kept."""
+
+    exit_code = EXIT_INTERRUPTED

@@ -11,7 +11,7 @@ import typer
 
 from draftmeter import __version__
 from draftmeter.cli import check, demo, measure, probe, report, roofline, run, scenarios
-from draftmeter.errors import EXIT_INTERRUPTED, DraftmeterError
+from draftmeter.errors import DraftmeterError
 
 app = typer.Typer(
     name="draftmeter",
@@ -49,11 +49,14 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except DraftmeterError as error:
-        from draftmeter.report.safe import printable
-
-        lines = [printable(line, limit=500) for line in str(error).splitlines()[:8]]
-        print("draftmeter: " + "\n  ".join(lines), file=sys.stderr)  # noqa: T201
+        _say(str(error).splitlines()[:8], error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("draftmeter: interrupted; what was measured is kept", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_INTERRUPTED)
+
+
+def _say(lines: list[str], error: BaseException) -> None:
+    """An error as one or two lines on stderr; what servers said in it is made printable."""
+    from draftmeter.report.safe import printable
+
+    notes = getattr(error, "__notes__", [])
+    text = "\n  ".join(printable(line, limit=500) for line in [*lines, *notes])
+    print(f"draftmeter: {text}", file=sys.stderr)  # noqa: T201

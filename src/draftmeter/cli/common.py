@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from draftmeter.errors import EXIT_OK, EXIT_UNTRUSTWORTHY, UsageError
+from draftmeter.errors import EXIT_OK, EXIT_UNTRUSTWORTHY, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from draftmeter.experiment.model import Experiment
@@ -26,7 +26,23 @@ INSECURE_OPTION = typer.Option(False, "--insecure", help="Do not check TLS certi
 
 @contextlib.contextmanager
 def watching(experiment: Experiment, as_json: bool) -> Iterator[OnEvent]:
-    """Progress on stderr while a run lasts; nothing when stdout is a pipe or JSON is wanted."""
+    """Progress on stderr while a run lasts; nothing when stdout is a pipe or JSON is wanted.
+
+    Raises:
+        InterruptedRunError: in place of KeyboardInterrupt, with the way to go on.
+    """
+    try:
+        with _progress(experiment, as_json) as on_event:
+            yield on_event
+    except KeyboardInterrupt as error:
+        stopped = InterruptedRunError("interrupted")
+        for note in getattr(error, "__notes__", []):
+            stopped.add_note(note)
+        raise stopped from None
+
+
+@contextlib.contextmanager
+def _progress(experiment: Experiment, as_json: bool) -> Iterator[OnEvent]:
     if as_json or not sys.stdout.isatty():
         yield lambda _: None
         return
