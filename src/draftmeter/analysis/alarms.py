@@ -277,7 +277,8 @@ def _position_dead(seen: Seen) -> Warn | None:
     return Warn(
         "position_dead",
         f"no token was ever accepted at position {dead[0] + 1} of a draft or later: drafts longer "
-        f"than {dead[0]} only cost time; use {dead[0]} draft tokens, and check the draft head",
+        f"than {dead[0]} only cost time; use {dead[0]} draft tokens"
+        + ("" if "ngram" in (seen.info.method or "") else ", and check the draft head"),
     )
 
 

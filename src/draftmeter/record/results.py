@@ -5,7 +5,7 @@ A quantity that was not measured is None (``null``), never 0; ``warnings`` of it
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -105,7 +105,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     or not (decode tokens leave out the first chunk, which the prefill gave; it equals
     1 + accepted / drafts when every step drafts), geometric mean over requests; ``step_ms`` is
     the time of such a step. ``step_cost`` is the geometric mean of the paired requests' own, so
-    speedup over the plain target = tokens per engine step / step cost.
+    speedup over the plain target = tokens per engine step / step cost. ``total_tok_s`` is what all
+    streams got together while every one of them was busy; None with one stream.
     """
 
     target: str
@@ -122,6 +123,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     decode_tok_s_article: float | None
     step_ms: float | None
     tokens_per_engine_step: float | None
+    total_tok_s: Estimate | None = None
     speedup: Speedup | None
     drafting: Drafting | None
     step_cost: Estimate | None
@@ -149,6 +151,8 @@ class RooflineRow(msgspec.Struct, frozen=True, kw_only=True):
     no longer than its bytes. ``utilisation`` = measured decode tok/s / ceiling, which for a
     speculative target is the same as the share of the bandwidth that is used.
     ``bytes_ms`` of ``step_ms`` are the bytes; the rest is launches, sampling, waiting.
+    ``extra_ms`` is what a speculative step takes beyond a plain one; ``extra_bytes_ms`` of it are
+    more bytes, and the rest is ``rest_ms_per_draft`` for each of the K draft passes.
     """
 
     target: str
@@ -166,6 +170,9 @@ class RooflineRow(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: float | None
     step_ms: float | None
     bytes_ms: float | None
+    extra_ms: Estimate | None = None
+    extra_bytes_ms: float | None = None
+    rest_ms_per_draft: Estimate | None = None
     notes: list[str]
 
 
@@ -187,6 +194,142 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     effective_gb_s: float | None
 
 
+class DraftLength(msgspec.Struct, frozen=True, kw_only=True):
+    """What K = ``draft_tokens`` brings: speedup over the same model without speculation.
+
+    ``basis`` says where it comes from. measured: a target with that K is in the run; predicted: K
+    is below a measured one, so its position acceptance is known; extrapolated: beyond the largest
+    measured K, bounded by what a further position can bring at all.
+    """
+
+    draft_tokens: int
+    speedup: float
+    low: float | None
+    high: float | None
+    tokens_per_step: float
+    step_cost: float
+    basis: Literal["measured", "predicted", "extrapolated"]
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """The best draft length for a target and a scenario, from the K that were measured.
+
+    Attributes:
+        measured_draft_tokens: this target's own K.
+        best_draft_tokens: K with the highest speedup; 0: leave speculation off.
+        also_good: other K that cannot be told apart from the best (0 included).
+        predicted: every K from 1 to one beyond the largest measured.
+        fixed_cost: s, what having speculation on costs, in plain steps.
+        pass_cost: c, what one more drafted token costs, in plain steps. From one K both are
+            brackets: only s + cK is known.
+        residual: largest distance of a measured step cost from 1 + s + cK, from three K on.
+        first_position: acceptance at the first position for each measured K (field case 30a).
+        next_draft_tokens: the K whose measurement would narrow the answer most.
+        flags: the engine's own flags for the best K, to paste.
+    """
+
+    target: str
+    scenario: str
+    concurrency: int
+    context_tokens: int | None
+    measured_draft_tokens: int
+    best_draft_tokens: int
+    also_good: list[int]
+    predicted: list[DraftLength]
+    fixed_cost: Estimate
+    pass_cost: Estimate
+    residual: float | None
+    first_position: dict[str, Estimate]
+    next_draft_tokens: int | None
+    flags: str | None
+    notes: list[str]
+
+
+class Crossover(msgspec.Struct, frozen=True, kw_only=True):
+    """How many streams at a time it takes for speculation to stop paying.
+
+    ``concurrency`` is where the speedup over the same model when plain falls to 1, interpolated on
+    a logarithmic scale; ``low``/``high`` where its interval's ends do. None: not within what was
+    measured; ``text`` says which side. ``schedule`` is vLLM's
+    ``num_speculative_tokens_per_batch_size``: [from, to, K], from the best K at each concurrency.
+    """
+
+    target: str
+    scenario: str
+    context_tokens: int | None
+    concurrency: float | None
+    low: float | None
+    high: float | None
+    text: str
+    schedule: list[list[int]]
+
+
+class Predictability(msgspec.Struct, frozen=True, kw_only=True):
+    """How sure the model is of its next token on this scenario, from an untimed pass.
+
+    Attributes:
+        tokens: that the means are over; ``requests`` they came from.
+        p_max: mean probability of the likeliest token (the model's own distribution).
+        entropy_nats: mean entropy bounds; ``low`` and ``high`` are bounds for the tail that 20
+            log-probabilities do not show, not a confidence interval.
+        ceiling: mean p_max at the scenario's temperature: no greedy drafter is accepted more often
+            at the first position.
+        text_loss: 1 - ceiling: what the text's own uncertainty costs a greedy drafter.
+        drafter_loss: ceiling - first position's acceptance: what a better drafter could bring.
+        correlation: of a prompt's mean p_max with its acceptance rate; None where there are
+            fewer than four prompts or nothing varies.
+    """
+
+    target: str
+    scenario: str
+    requests: int
+    tokens: int
+    p_max: Estimate
+    entropy_nats: Estimate
+    ceiling: Estimate
+    drafter: str | None
+    first_position: float | None
+    text_loss: float
+    drafter_loss: float | None
+    correlation: Estimate | None
+    text: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of the policy, judged for one target by the interval of what was measured.
+
+    ``against`` is the other target of a ratio. ``more_requests`` would settle an undecided one,
+    if they are like those measured; None where that cannot be said. ``text`` says it all.
+    """
+
+    scenario: str
+    target: str
+    rule: str
+    against: str | None
+    concurrency: int
+    context_tokens: int | None
+    limit: float
+    measured: float | None
+    low: float | None
+    high: float | None
+    outcome: Literal["pass", "fail", "undecided"]
+    more_requests: int | None
+    text: str
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run for a scenario; with ``scenario`` None, one server for all of them.
+
+    ``target`` None: nothing that was measured meets the policy. ``accepted_costs`` name what the
+    choice gives up, and against whom.
+    """
+
+    scenario: str | None
+    target: str | None
+    text: str
+    accepted_costs: list[str]
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of ``results.json``."""
 
@@ -196,8 +339,11 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     targets: dict[str, TargetResult]
     cells: list[Cell]
     machine_noise: list[MachineNoise]
-    tuning: list[Any]
+    tuning: list[Tuning]
+    crossovers: list[Crossover] = []
+    predictability: list[Predictability] = []
     roofline: list[RooflineRow]
     waterfall: list[Waterfall]
-    verdicts: list[Any]
+    verdicts: list[Verdict]
+    recommendations: list[Recommendation] = []
     warnings: list[Warn]
