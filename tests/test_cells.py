@@ -72,7 +72,7 @@ def test_results_survive_json_and_keep_the_contract():
     assert msgspec.json.decode(text, type=Results) == results
     plain_data = msgspec.json.decode(text)
     assert plain_data["schema"] == "draftmeter.results/1"
-    assert (plain_data["tuning"], plain_data["roofline"], plain_data["verdicts"]) == ([], [], [])
+    assert (plain_data["roofline"], plain_data["verdicts"]) == ([], [])
     assert plain_data["targets"]["mtp"]["draft_tokens"] == 3
 
 

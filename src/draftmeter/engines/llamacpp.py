@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from draftmeter.engines.model import Drafted, Engine, Facts, Identity
+from draftmeter.engines.model import Drafted, Engine, Facts, Identity, Speculation
 from draftmeter.engines.pages import (
     Series,
     has_series,
@@ -107,6 +109,47 @@ def read_drafting(final: FinalFields) -> Drafted | None:
     return Drafted(DraftCounts(drafted=told.draft_n, accepted=told.draft_n_accepted))
 
 
+# Flags that set K, by method; the last two are those of draftmeter's own launcher.
+_LENGTH_FLAGS = (
+    "--spec-draft-n-max", "--draft-max", "--draft-n", "--draft",
+    "--spec-ngram-simple-size-m", "--spec-ngram-map-k-size-m", "--spec-ngram-map-k4v-size-m",
+    "--spec-ngram-mod-n-max", "--spec-ngram-size-m", "--draft-length", "--ngram-draft",
+)  # fmt: skip
+_BY_METHOD = {
+    "ngram-simple": "--spec-ngram-simple-size-m", "ngram-map-k": "--spec-ngram-map-k-size-m",
+    "ngram-map-k4v": "--spec-ngram-map-k4v-size-m", "ngram-mod": "--spec-ngram-mod-n-max",
+}  # fmt: skip
+
+
+def read_launch(words: Sequence[str]) -> Speculation:
+    """K as the command sets it, and the method after ``--spec-type``."""
+    told = _length_place(words)
+    kind = next((b for a, b in pairwise(words) if a == "--spec-type"), None)
+    return Speculation(kind, None if told is None else positive(int(words[told])))
+
+
+def _length_place(words: Sequence[str]) -> int | None:
+    places = [i + 1 for i, found in enumerate(words[:-1]) if found in _LENGTH_FLAGS]
+    return next((place for place in places if words[place].isdecimal()), None)
+
+
+def with_draft_tokens(words: Sequence[str], draft_tokens: int) -> list[str] | None:
+    """The command with another number after the flag that sets K."""
+    place = _length_place(words)
+    if place is None:
+        return None
+    return [*words[:place], str(draft_tokens), *words[place + 1 :]]
+
+
+def flags(draft_tokens: int, method: str | None, words: Sequence[str]) -> str:
+    """``--spec-draft-n-max K``, or what the n-gram method calls it."""
+    if draft_tokens == 0:
+        return "leave --spec-type out"
+    place = _length_place(words)
+    name = _BY_METHOD.get((method or "").replace("_", "-"), "--spec-draft-n-max")
+    return f"{words[place - 1] if place else name} {draft_tokens}"
+
+
 _USAGE = {"include_usage": True}
 
 LLAMACPP = Engine(
@@ -123,6 +166,9 @@ LLAMACPP = Engine(
     chunk_is_step=False,
     series=(_PREFIX,),
     draft_metrics=f"{_DRAFTS}_total, {_DRAFTED}_total, {_ACCEPTED}_total, {_PER_POSITION}_total",
+    flags=flags,
+    read_launch=read_launch,
+    with_draft_tokens=with_draft_tokens,
     how_to_measure="Start llama-server with --metrics; /slots (on by default) tells what drafts.",
     launch_example="llama-server -m MODEL.gguf --port {port} --metrics --spec-type ngram-simple",
 )

@@ -35,6 +35,12 @@ def parameters(options: argparse.Namespace) -> Any:
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
         params.speculative.ngram_simple.size_n = options.ngram_match
         params.speculative.ngram_simple.size_m = options.ngram_draft
+    if options.draft_model is not None:
+        kinds = xllamacpp.common_speculative_type
+        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        params.speculative.draft.mparams.path = str(options.draft_model)
+        params.speculative.draft.n_max = options.draft_length
+        params.speculative.draft.p_min = 0.0  # every step drafts K tokens
     return params
 
 
@@ -51,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--ngram-match", type=int, default=3, help="tokens that must match")
     parser.add_argument("--ngram-draft", type=int, default=8, help="tokens drafted at most")
+    parser.add_argument("--draft-model", type=Path, help="draft with this model")
+    parser.add_argument("--draft-length", type=int, default=3, help="tokens it drafts per step")
     options = parser.parse_args(arguments)
     if not options.model.is_file():
         print(f"error: no model file at {options.model}", file=sys.stderr)  # noqa: T201

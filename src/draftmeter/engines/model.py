@@ -85,6 +85,10 @@ class Engine:
         how_to_measure: one sentence: the flags that make a server of this engine measurable.
         launch_example: a command that starts one, for documentation and error texts.
         read_launch: what a launch command says of speculation, where no page of the server does.
+        flags: the flags for K drafted tokens with a method (0: none), to paste; the launch
+            command's words, if known, are where everything else is taken from.
+        with_draft_tokens: the words of a launch command with K replaced; None where it does not
+            say K in a way that is known.
     """
 
     name: str
@@ -98,4 +102,6 @@ class Engine:
     draft_metrics: str
     how_to_measure: str
     launch_example: str
+    flags: Callable[[int, str | None, Sequence[str]], str]
     read_launch: Callable[[Sequence[str]], Speculation] = lambda _: Speculation()
+    with_draft_tokens: Callable[[Sequence[str], int], list[str] | None] = lambda _words, _k: None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftmeter.engines import llamacpp, vllm
 from draftmeter.engines.model import Drafted, Engine, Facts, Identity
 from draftmeter.engines.pages import mapping, only_model, positive, word
@@ -42,6 +44,17 @@ def read_drafting(final: FinalFields) -> Drafted | None:
     return vllm.read_drafting(final) or llamacpp.read_drafting(final)
 
 
+def flags(draft_tokens: int, method: str | None, words: Sequence[str]) -> str:
+    """SGLang's three flags, since SGLang is recognised by nothing of its own here."""
+    del method, words
+    if draft_tokens == 0:
+        return "start it without speculation"
+    return (
+        f"SGLang: --speculative-num-steps {draft_tokens} --speculative-eagle-topk 1 "
+        f"--speculative-num-draft-tokens {draft_tokens + 1}"
+    )
+
+
 _USAGE = {"include_usage": True}
 
 OPENAI = Engine(
@@ -58,6 +71,7 @@ OPENAI = Engine(
     chunk_is_step=None,
     series=(),
     draft_metrics="none that are known",
+    flags=flags,
     how_to_measure=(
         "This engine's drafting cannot be read; speed can, if the stream ends with usage."
     ),

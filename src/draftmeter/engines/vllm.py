@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -110,21 +112,53 @@ def _choose(models: list[str], wanted: str | None) -> tuple[str | None, str | No
     return None, f"no counters of {word(wanted)}; there are those of {some}"
 
 
+_CONFIG_FLAGS = ("--speculative-config", "--speculative_config", "-sc")
+
+
 def read_launch(words: Sequence[str]) -> Speculation:
     """Method and K of ``--speculative-config JSON``; no page of the server tells the method."""
-    flags = ("--speculative-config", "--speculative_config", "-sc")
-    text = None
-    for word_, after in zip(words, [*words[1:], ""], strict=True):
-        flag, equals, value = word_.partition("=")
-        if flag in flags:
-            text = value if equals else after
-    if text is None:
+    place = _config_place(words)
+    if place is None:
         return Speculation()
-    try:
-        config = mapping(msgspec.json.decode(text))
-    except (msgspec.DecodeError, RecursionError):
-        return Speculation()
+    config = place[2]
     return Speculation(word(config.get("method")), positive(config.get("num_speculative_tokens")))
+
+
+def _config_place(words: Sequence[str]) -> tuple[int, str, dict[str, Any]] | None:
+    """Where a command holds its speculation: index of the word, what stands before the JSON, it."""
+    for i, found in enumerate(words):
+        flag, equals, value = found.partition("=")
+        if flag not in _CONFIG_FLAGS:
+            continue
+        place = i if equals else i + 1
+        text = value if equals else "".join(words[i + 1 : i + 2])
+        try:
+            return place, f"{flag}=" if equals else "", dict(mapping(msgspec.json.decode(text)))
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    return None
+
+
+def with_draft_tokens(words: Sequence[str], draft_tokens: int) -> list[str] | None:
+    """The command with another ``num_speculative_tokens``; a table by batch size is dropped."""
+    place = _config_place(words)
+    if place is None:
+        return None
+    index, before, config = place
+    config.pop("num_speculative_tokens_per_batch_size", None)
+    text = msgspec.json.encode({**config, "num_speculative_tokens": draft_tokens}).decode()
+    return [*words[:index], before + text, *words[index + 1 :]]
+
+
+def flags(draft_tokens: int, method: str | None, words: Sequence[str]) -> str:
+    """``--speculative-config JSON`` with K, everything else as it was launched with."""
+    if draft_tokens == 0:
+        return "leave --speculative-config out"
+    changed = with_draft_tokens(words, draft_tokens)
+    place = _config_place(changed or ())
+    config = place[2] if place else {"method": method or "METHOD"}
+    text = msgspec.json.encode({**config, "num_speculative_tokens": draft_tokens}).decode()
+    return f"--speculative-config {shlex.quote(text)}"
 
 
 def read_drafting(final: FinalFields) -> Drafted | None:
@@ -182,6 +216,8 @@ VLLM = Engine(
     series=(*_COUNTERS, _SPEC, _RUNNING, _WAITING),
     draft_metrics=f"{_DRAFTS}_total, {_DRAFTED}_total, {_ACCEPTED}_total, {_PER_POSITION}_total",
     read_launch=read_launch,
+    flags=flags,
+    with_draft_tokens=with_draft_tokens,
     how_to_measure=(
         "vLLM 0.10 or newer tells token ids per chunk and shows /metrics unless started with "
         "--disable-log-stats; add --per-request-spec-decode-metrics detailed where it is known."

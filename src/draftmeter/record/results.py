@@ -225,7 +225,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         residual: largest distance of a measured step cost from 1 + s + cK, from three K on.
         first_position: acceptance at the first position for each measured K (field case 30a).
         next_draft_tokens: the K whose measurement would narrow the answer most.
-        flags: the engine's own flags for the best K, to paste.
+        flags: the best K as flags to paste, by whom they are for: the engine, and planners.
     """
 
     target: str
@@ -241,7 +241,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     residual: float | None
     first_position: dict[str, Estimate]
     next_draft_tokens: int | None
-    flags: str | None
+    flags: dict[str, str]
     notes: list[str]
 
 
