@@ -200,7 +200,7 @@ def simulated(rng, law, ks, noise=0.03):
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
 def test_intervals_contain_what_is_then_measured(law, ks):
     rng = np.random.default_rng(7)
-    hits = {k: 0 for k in range(1, max(ks) + 1)}
+    hits = dict.fromkeys(range(1, max(ks) + 1), 0)
     for points, truth in simulated(rng, law, ks):
         for k, value in truth.items():
             found = predict(points, k)

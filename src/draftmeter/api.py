@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shlex
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +17,16 @@ import msgspec
 from draftmeter.analysis.cells import summarise
 from draftmeter.analysis.findings import Finding, findings
 from draftmeter.analysis.stopping import pairs_wanted
-from draftmeter.errors import DraftmeterError
+from draftmeter.decision.verify import proposed
+from draftmeter.engines import by_name
+from draftmeter.engines.advice import with_flags, words_of
+from draftmeter.errors import DraftmeterError, UsageError
 from draftmeter.experiment.load import from_resolved, resolved
 from draftmeter.experiment.model import Experiment, Target
 from draftmeter.measure.environment import describe
 from draftmeter.measure.events import OnEvent
 from draftmeter.record.folder import RunFolder, check_schema, load, new_run_id, read_experiment
-from draftmeter.record.results import Results
+from draftmeter.record.results import Results, Tuning
 from draftmeter.record.types import Environment, RequestRecord, RunData, TargetInfo
 from draftmeter.report.json import to_json
 from draftmeter.roofline.devices import device_named
@@ -31,7 +35,17 @@ from draftmeter.roofline.run import explained, with_bandwidth, with_step_sizes
 if TYPE_CHECKING:
     from draftmeter.measure.check import Look
 
-__all__ = ["Connection", "Finding", "analyse", "check", "load", "resume", "run"]
+__all__ = [
+    "Connection",
+    "Finding",
+    "analyse",
+    "check",
+    "load",
+    "resume",
+    "run",
+    "tune",
+    "verification",
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Connection:
 
 def analyse(data: RunData) -> Results:
     """All numbers of a run, from what was recorded."""
-    return explained(summarise(data), data.environment)
+    return with_flags(explained(summarise(data), data.environment), data.environment)
 
 
 def run(
@@ -84,6 +98,60 @@ def resume(
     folder = RunFolder.open(path)
     records = load(path).records
     return path, _measure(folder, experiment, environment, records, on_event, connection)
+
+
+def tune(path: Path) -> list[Tuning]:
+    """The best draft length of every speculative target of a run, for each scenario.
+
+    Raises:
+        UsageError: the run has nothing to tell it from.
+    """
+    results = analyse(load(path))
+    if not results.tuning:
+        raise UsageError(
+            f"{path}: no draft length can be judged: that needs a speculative target whose "
+            "acceptance by position is known, and a plain one with the same model, both measured "
+            "on the same scenario"
+        )
+    return results.tuning
+
+
+def verification(
+    path: Path, tunings: list[Tuning], draft_tokens: int | None = None
+) -> tuple[Experiment, list[tuple[str, int, str]]]:
+    """The experiment that tries the proposed draft lengths (or one given), beside a plain target.
+
+    With it, for each: target, K, and the name it is measured under.
+
+    Raises:
+        UsageError: nothing is left to try, or a target was not launched by the run.
+    """
+    experiment = from_resolved(read_experiment(path))
+    infos = check_schema(path).targets
+    wishes = proposed(tunings)
+    if draft_tokens is not None:
+        wishes = [(t, draft_tokens) for t, _ in wishes or [(tunings[0], 0)]][:1]
+    if not wishes:
+        raise UsageError("every draft length that could be the best was measured; name one with "
+                         "--draft-tokens to measure it again")  # fmt: skip
+    targets = {experiment.reference: experiment.targets[experiment.reference]}
+    tried = []
+    for tuning, k in wishes:
+        target = experiment.targets[tuning.target]
+        words = by_name(infos[target.name].engine).with_draft_tokens(words_of(target.launch), k)
+        if words is None:
+            raise UsageError(
+                f"target {target.name!r} cannot be started with another K from here: it needs a "
+                "launch command that sets K. Start it yourself with: "
+                + by_name(infos[target.name].engine).flags(k, infos[target.name].method, ())
+            )
+        name = f"{target.name}-k{k}"
+        targets[name] = msgspec.structs.replace(target, name=name, launch=shlex.join(words))
+        tried.append((target.name, k, name))
+    plan = msgspec.structs.replace(
+        experiment, name=f"{experiment.name}-verify", targets=targets, policy={}, aa=False
+    )
+    return plan, tried
 
 
 def _measure(

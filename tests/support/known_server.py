@@ -567,10 +567,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--config", default="{}", help="JSON, or @FILE with JSON in it")
+    parser.add_argument("--speculative-config", help="as vLLM's: sets K, cuts the law to it")
     parser.add_argument("--until-eof", action="store_true", help="end when stdin is closed")
     options = parser.parse_args()
     text = options.config
     settings = json.loads(Path(text[1:]).read_text("utf-8") if text.startswith("@") else text)
+    if options.speculative_config:
+        k = json.loads(options.speculative_config)["num_speculative_tokens"]
+        law = settings.get("position_acceptance", [])[:k]
+        settings |= {"draft_tokens": k, "position_acceptance": law}
     config = parse_config(settings)
     gc.disable()  # a collection in mid-stream would be a pause nobody configured
     with contextlib.suppress(KeyboardInterrupt):

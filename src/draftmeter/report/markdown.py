@@ -18,6 +18,8 @@ from draftmeter.report.tables import (
     noise_lines,
     visible_ttft,
 )
+from draftmeter.report.tuning import HEADERS as K_HEADERS
+from draftmeter.report.tuning import advice_of
 from draftmeter.report.why import HEADERS, why_lines, why_rows, why_title
 from draftmeter.report.words import answers
 
@@ -42,6 +44,11 @@ def to_markdown(results: Results) -> str:
         parts.append(f"## {markdown(block.title)}\n\n{markdown(block.subtitle)}")
         parts.append(_table(results, block, columns))
         parts.append(_list(visible_ttft(block)))
+    for advice in advice_of(results):
+        parts.append(f"## Draft length: {markdown(advice.title)}\n\n{markdown(advice.answer)}")
+        rows = [_row([markdown(part) for part in row]) for row in advice.rows]
+        parts.append("\n".join([_row(list(K_HEADERS)), _row(["---"] * len(K_HEADERS)), *rows]))
+        parts.append(_list([*advice.details, *(f"{who}: {flag}" for who, flag in advice.flags)]))
     if results.roofline:
         parts.append(f"## {markdown(why_title(results))}")
         rows = [_row([markdown(part) for part in row]) for row in why_rows(results)]

@@ -18,6 +18,7 @@ from draftmeter.report.tables import (
     noise_lines,
     visible_ttft,
 )
+from draftmeter.report.tuning import advice_of
 from draftmeter.report.why import HEADERS, why_lines, why_rows, why_title
 from draftmeter.report.words import answers
 
@@ -60,6 +61,7 @@ def render(results: Results, console: Console) -> None:
     layout = _layout(results, columns, console.width)
     for block in blocks_of(results):
         _block(results, block, layout, console)
+    _draft_length(results, console)
     _why(results, console)
     _lines(console, "Machine noise", noise_lines(results))
     _warnings(results, console)
@@ -182,6 +184,19 @@ def _fitting(widths: Sequence[int], width: int) -> list[int]:
         if dropped in shown and len(shown) > 1:
             shown.remove(dropped)
     return shown
+
+
+def _draft_length(results: Results, console: Console) -> None:
+    """The best K in a line or two; ``tune`` shows all of it."""
+    from rich.text import Text
+
+    advice = advice_of(results)
+    if not advice:
+        return
+    console.print()
+    console.print(Text("Draft length (draftmeter tune RUN shows every K)", style="bold"))
+    for one in advice:
+        console.print(Text(f"{one.title}: {one.answer}"))
 
 
 def _why(results: Results, console: Console) -> None:

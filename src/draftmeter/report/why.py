@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from draftmeter.report.numbers import NONE, number, percent
+from draftmeter.report.numbers import NONE, number, percent, with_interval
 from draftmeter.report.safe import printable
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def why_rows(results: Results) -> list[tuple[str, ...]]:
 def why_lines(results: Results) -> list[str]:
     """What follows from the table, in sentences made by rule."""
     lines = [_waterfall(w) for w in results.waterfall]
+    lines += [line for row in results.roofline if (line := _split(row))]
     lines += list(dict.fromkeys(line for row in results.roofline if (line := _rest(row))))
     notes = {
         f"{printable(r.target, 40)}: {printable(n)}" for r in results.roofline for n in r.notes
@@ -63,6 +64,20 @@ def _waterfall(w: Waterfall) -> str:
             "(two equations, two unknowns: plausible, not proven)."
         )
     return text
+
+
+def _split(row: RooflineRow) -> str:
+    """Where a speculative step's extra time goes: bytes, and the rest of each draft pass."""
+    extra, rest = row.extra_ms, row.rest_ms_per_draft
+    if extra is None or row.extra_bytes_ms is None or rest is None or extra.value <= 0:
+        return ""
+    return (
+        f"{printable(row.target, 40)}, {printable(row.scenario, 40)}: a step takes "
+        f"{with_interval(extra.value, extra.low, extra.high, 'ms')} more than a plain one: "
+        f"{number(row.extra_bytes_ms)} ms are bytes at this bandwidth, and "
+        f"{with_interval(rest.value, rest.low, rest.high, 'ms')} per drafted token are not "
+        "(launches, sampling, waiting)."
+    )
 
 
 def _rest(row: RooflineRow) -> str:

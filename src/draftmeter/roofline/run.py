@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import msgspec
 
 from draftmeter.errors import UsageError
-from draftmeter.record.results import Cell, Results, RooflineRow, Waterfall
+from draftmeter.record.results import Cell, Estimate, Results, RooflineRow, Waterfall
 from draftmeter.record.types import Environment, RequestRecord, RunData, StepSize, TargetInfo
 from draftmeter.roofline.devices import device_named, local_gpu
 from draftmeter.roofline.load import load_model
@@ -137,6 +137,7 @@ def _size(environment: Environment, target: str) -> StepSize | None:
 def _row(cell: Cell, size: StepSize, environment: Environment) -> RooflineRow:
     bandwidth = environment.bandwidth_gb_s
     ceiling = used = bytes_ms = None
+    extra, extra_bytes, rest = _extra(cell, size, bandwidth)
     if bandwidth is not None and size.step_bytes:
         bytes_ms = size.step_bytes / bandwidth / 1e6
         if cell.tokens_per_engine_step is not None:
@@ -158,7 +159,40 @@ def _row(cell: Cell, size: StepSize, environment: Environment) -> RooflineRow:
         utilisation=used,
         step_ms=cell.step_ms,
         bytes_ms=bytes_ms,
+        extra_ms=extra,
+        extra_bytes_ms=extra_bytes,
+        rest_ms_per_draft=rest,
         notes=size.notes,
+    )
+
+
+def _extra(
+    cell: Cell, size: StepSize, bandwidth: float | None
+) -> tuple[Estimate | None, float | None, Estimate | None]:
+    """What a speculative step takes beyond a plain one: in all, for bytes, the rest per draft.
+
+    extra = step x (1 - 1/C); bytes = (step bytes - plain bytes) / bandwidth; the rest is divided
+    by K. Intervals are those of C: the step's own time is far better known.
+    """
+    cost, step = cell.step_cost, cell.step_ms
+    if cost is None or step is None:
+        return None, None, None
+    extra = _mapped(cost, lambda c: step * (1 - 1 / c))
+    if bandwidth is None or size.step_bytes is None or size.plain_bytes is None:
+        return extra, None, None
+    more = (size.step_bytes - size.plain_bytes) / bandwidth / 1e6
+    if not size.draft_tokens:
+        return extra, more, None
+    return extra, more, _mapped(extra, lambda e: (e - more) / size.draft_tokens)
+
+
+def _mapped(value: Estimate, change: Callable[[float], float]) -> Estimate:
+    """A rising function of an estimate, applied to its interval too."""
+    low, high = value.low, value.high
+    return Estimate(
+        change(value.value),
+        None if low is None else change(low),
+        None if high is None else change(high),
     )
 
 
