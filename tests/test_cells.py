@@ -377,13 +377,6 @@ def test_no_record_however_odd_breaks_the_analysis_or_gives_an_infinite_number()
         assert msgspec.json.decode(msgspec.json.encode(results), type=Results) == results
 
 
-def test_a_policy_that_is_not_judged_is_said():
-    records = [plain(p) for p in range(3)]
-    results = summarise(run_of(records, INFOS, experiment={"policy": {"s": {"min_tok_s": 5}}}))
-    assert [w.code for w in results.warnings] == ["policy_not_judged"]
-    assert results.verdicts == []
-
-
 def test_a_request_far_below_the_others_is_named():
     # 10 ms a token in five requests, 40 ms in one
     records = [plain(p, gap_us=40_000 if p == 3 else 10_000) for p in range(6)]

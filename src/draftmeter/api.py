@@ -17,12 +17,15 @@ import msgspec
 from draftmeter.analysis.cells import summarise
 from draftmeter.analysis.findings import Finding, findings
 from draftmeter.analysis.stopping import pairs_wanted
+from draftmeter.decision.policy import Policy, policy_of, verdicts
+from draftmeter.decision.recommend import recommendations
 from draftmeter.decision.verify import proposed
 from draftmeter.engines import by_name
 from draftmeter.engines.advice import with_flags, words_of
 from draftmeter.errors import DraftmeterError, UsageError
 from draftmeter.experiment.load import from_resolved, resolved
 from draftmeter.experiment.model import Experiment, Target
+from draftmeter.experiment.policy import load_policy
 from draftmeter.measure.environment import describe
 from draftmeter.measure.events import OnEvent
 from draftmeter.record.folder import RunFolder, check_schema, load, new_run_id, read_experiment
@@ -58,7 +61,34 @@ class Connection:
 
 def analyse(data: RunData) -> Results:
     """All numbers of a run, from what was recorded."""
-    return with_flags(explained(summarise(data), data.environment), data.environment)
+    results = with_flags(explained(summarise(data), data.environment), data.environment)
+    policy = policy_of(data.experiment)
+    return decided(data, results, policy) if policy.rules else results
+
+
+def decided(data: RunData, results: Results, policy: Policy) -> Results:
+    """The results with verdicts on a policy, and what to run."""
+    found = verdicts(data, results, policy)
+    return msgspec.structs.replace(
+        results, verdicts=found, recommendations=recommendations(data, results, policy, found)
+    )
+
+
+def decide(path: Path, policy_file: Path | None = None) -> Results:
+    """A run's results judged by a policy: that of a file, or the run's own.
+
+    Raises:
+        UsageError: there is none, or the file has mistakes.
+    """
+    data = load(path)
+    results = analyse(data)
+    if policy_file is None:
+        if not results.verdicts:
+            raise UsageError(f"{path} has no policy of its own; name one with --policy FILE")
+        return results
+    scenarios = [s.name for s in from_resolved(data.experiment).scenarios]
+    values = load_policy(policy_file, scenarios, list(results.targets), data.reference)
+    return decided(data, results, policy_of(values))
 
 
 def run(

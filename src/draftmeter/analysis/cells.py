@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
-from typing import Any
 
 import msgspec
 
@@ -21,9 +20,8 @@ from draftmeter.analysis.intervals import (
     log_ratio_interval,
     median_interval,
     percentile,
-    stein_interval,
 )
-from draftmeter.analysis.pairs import log_ratios, speeds
+from draftmeter.analysis.pairs import log_ratios, speeds, speedup_of
 from draftmeter.analysis.stepcost import break_even_rate, step_cost, step_ms
 from draftmeter.analysis.tuning import tunings
 from draftmeter.record.results import (
@@ -33,7 +31,6 @@ from draftmeter.record.results import (
     MachineNoise,
     Results,
     Run,
-    Speedup,
     Spread,
     TargetResult,
     Warn,
@@ -74,7 +71,7 @@ def _cell(
     reference = groups.get((data.reference, *group.key[1:]))
     speedup = None
     if target != data.reference and reference is not None:
-        speedup = _speedup(group, reference, data.experiment)
+        speedup = speedup_of(group.rates, reference.rates, data.experiment)
     plain = plain_counterpart(group, groups, data.reference)
     cost = _step_cost(group, plain) if plain is not None else None
     decode = spread(rates)
@@ -164,26 +161,6 @@ def _tokens_per_engine_step(group: Group, plain: Group | None) -> float | None:
     return geometric_mean(per_step) if per_step else None
 
 
-def _speedup(group: Group, reference: Group, experiment: Mapping[str, Any]) -> Speedup | None:
-    """Paired ratio of decode rates; Stein's interval where a pilot set the number of pairs."""
-    d = log_ratios(group.rates, reference.rates)
-    pilot = _pilot(experiment)
-    first = [v for key, v in d.items() if pilot is None or key[3] < pilot]
-    rest = [v for key, v in d.items() if pilot is not None and key[3] >= pilot]
-    estimate = stein_interval(first, rest)
-    if estimate is None:
-        return None
-    return Speedup(ratio=estimate.value, low=estimate.low, high=estimate.high, pairs=len(d))
-
-
-def _pilot(experiment: Mapping[str, Any]) -> int | None:
-    requests = experiment.get("requests")
-    if not isinstance(requests, Mapping) or requests.get("count") is not None:
-        return None
-    pilot = requests.get("pilot")
-    return pilot if isinstance(pilot, int) else None
-
-
 def _step_cost(group: Group, plain: Group) -> Estimate | None:
     d = log_ratios(group.rates, plain.rates)
     keys = [key for key in d if key in group.steps]
@@ -231,9 +208,6 @@ def _run_warnings(data: RunData, groups: Mapping[CellKey, Group]) -> list[Warn]:
     if others and not answered:
         return [Warn("no_reference", f"the reference {data.reference!r} was not measured, so there "
                      "is no speedup: go on with --resume", "error")]  # fmt: skip
-    if data.experiment.get("policy"):
-        return [Warn("policy_not_judged", "the policy is kept with the run; this version gives no "
-                     "verdicts on it yet", "note")]  # fmt: skip
     return []
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from draftmeter.analysis.intervals import stein_interval
 from draftmeter.analysis.timing import LONG_ENOUGH_TOKENS, decode_of
+from draftmeter.record.results import Speedup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from draftmeter.record.types import RequestRecord
 
@@ -44,3 +47,27 @@ def log_ratios(
     """ln(measured / reference) for each pair that has both, in order of pairs."""
     shared = sorted(measured.keys() & reference.keys(), key=lambda key: key[3])
     return {key: math.log(measured[key] / reference[key]) for key in shared}
+
+
+def speedup_of(
+    measured: Mapping[PairKey, float],
+    reference: Mapping[PairKey, float],
+    experiment: Mapping[str, Any],
+) -> Speedup | None:
+    """Paired ratio of decode rates; Stein's interval where a pilot set the number of pairs."""
+    d = log_ratios(measured, reference)
+    pilot = _pilot(experiment)
+    first = [v for key, v in d.items() if pilot is None or key[3] < pilot]
+    rest = [v for key, v in d.items() if pilot is not None and key[3] >= pilot]
+    estimate = stein_interval(first, rest)
+    if estimate is None:
+        return None
+    return Speedup(ratio=estimate.value, low=estimate.low, high=estimate.high, pairs=len(d))
+
+
+def _pilot(experiment: Mapping[str, Any]) -> int | None:
+    requests = experiment.get("requests")
+    if not isinstance(requests, Mapping) or requests.get("count") is not None:
+        return None
+    pilot = requests.get("pilot")
+    return pilot if isinstance(pilot, int) else None

@@ -10,7 +10,18 @@ import sys
 import typer
 
 from draftmeter import __version__
-from draftmeter.cli import check, demo, measure, probe, report, roofline, run, scenarios, tune
+from draftmeter.cli import (
+    check,
+    decide,
+    demo,
+    measure,
+    probe,
+    report,
+    roofline,
+    run,
+    scenarios,
+    tune,
+)
 from draftmeter.errors import DraftmeterError
 
 app = typer.Typer(
@@ -21,7 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, check, measure, run, tune, report, roofline, probe, scenarios):
+for verb in (demo, check, measure, run, tune, decide, report, roofline, probe, scenarios):
     verb.register(app)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from draftmeter.errors import EXIT_OK, EXIT_UNTRUSTWORTHY, InterruptedRunError, UsageError
+from draftmeter.errors import EXIT_NO, EXIT_OK, EXIT_UNTRUSTWORTHY, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from draftmeter.experiment.model import Experiment
@@ -75,10 +75,14 @@ def show(results: Results) -> None:
 
 
 def exit_code(results: Results) -> int:
-    """4 when any cell must not be believed, else 0."""
+    """4 when any cell must not be believed, 1 when every candidate fails the policy, else 0."""
+    from draftmeter.decision.policy import refused
+
     marked = any(w.severity == "error" for cell in results.cells for w in cell.warnings)
     marked = marked or any(w.severity == "error" for w in results.warnings)
-    return EXIT_UNTRUSTWORTHY if marked else EXIT_OK
+    if marked:
+        return EXIT_UNTRUSTWORTHY
+    return EXIT_NO if refused(results.verdicts) else EXIT_OK
 
 
 def emit(output: str | bytes) -> None:

@@ -28,10 +28,11 @@ from draftmeter.experiment.fields import (
     whole,
 )
 from draftmeter.experiment.model import Experiment, Requests, Scenario, Target, Timeouts
+from draftmeter.experiment.policy import POLICY_KEYS, read_policy
 from draftmeter.experiment.scenario import check_extra_body, load_scenario
 from draftmeter.experiment.yamlfile import PathKey, read_yaml
 
-_TOP = ("name", "reference", "targets", "scenarios", "requests", "concurrency", "policy", "aa",
+_TOP = ("name", "reference", "targets", "scenarios", "requests", "concurrency", *POLICY_KEYS, "aa",
         "together", "rounds", "warmup", "cache", "seed", "timeouts", "device",
         "bandwidth")  # fmt: skip
 _TARGET = ("url", "launch", "model", "engine", "metrics_url", "api_key_env", "headers", "env",
@@ -39,8 +40,6 @@ _TARGET = ("url", "launch", "model", "engine", "metrics_url", "api_key_env", "he
            "start_timeout", "files", "kv_dtype")  # fmt: skip
 _REQUESTS = ("count", "pilot", "precision", "budget")
 _TIMEOUTS = ("connect", "first_token", "stall", "total")
-_AGAINST = {"min_speedup": "over", "max_slowdown": "than"}
-_RULES = (*_AGAINST, "min_tok_s", "ttft_ms_p95", "visible_ttft_ms_p95", "max_errors")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -99,10 +98,9 @@ def _experiment(data: Any, base: Path, source: Source) -> Experiment:
         for key, read in _readers(source).items()
         if data.get(key) is not None
     }
-    if names and scenarios and "policy" in data:
-        values["policy"] = source.attempt(
-            lambda: _policy(data["policy"], scenarios, names, reference or names[0], source)
-        )
+    if names and scenarios:
+        known = [s.name for s in scenarios]
+        values |= read_policy(data, known, names, reference or names[0], source)
     if "device" in values and "bandwidth" in values:
         source.attempt(lambda: source.fail(("bandwidth",), "either device or bandwidth, not both"))
     source.finish()
@@ -241,47 +239,6 @@ def _timeouts(data: Any, source: Source) -> Timeouts:
     return Timeouts(
         **{f"{k}_s": duration_s(value, ("timeouts", k), source) for k, value in data.items()}
     )
-
-
-def _policy(
-    data: Any, scenarios: list[Scenario], targets: list[str], reference: str, source: Source
-) -> dict[str, dict[str, Any]]:
-    data = mapping(data, ("policy",), source)
-    source.known(data, [s.name for s in scenarios], ("policy",))
-    found: dict[str, dict[str, Any]] = {}
-    for name, rules in data.items():
-        where: PathKey = ("policy", name)
-        rules = mapping(rules, where, source)  # noqa: PLW2901  the same thing, checked
-        source.known(rules, _RULES, where)
-        found[name] = {
-            rule: _limit(rule, limit, (*where, rule), targets, reference, source)
-            for rule, limit in rules.items()
-        }
-    return found
-
-
-def _limit(
-    rule: str, data: Any, where: PathKey, targets: list[str], reference: str, source: Source
-) -> Any:
-    """A rule's limit: a number, or ``{over|than: TARGET, by: NUMBER}`` (default: the reference)."""
-    side = _AGAINST.get(rule)
-    if side is None:
-        value = number(data)
-        if value is None or not 0 <= value < float("inf"):
-            source.fail(where, f"{rule}: a number is expected, e.g. 150")
-        return value if isinstance(data, str) else data
-    example = f"{{{side}: {targets[0]}, by: {1.5 if side == 'over' else 0.25}}}"
-    if not isinstance(data, Mapping):
-        source.fail(where, f"{rule}: a mapping is expected, e.g. {example}")
-    source.known(data, (side, "by"), where)
-    target = data.get(side, reference)
-    if target not in targets:
-        message = f"{str(target)[:60]!r} is no target of this file; {nearest(str(target), targets)}"
-        source.fail((*where, side), message)
-    by = number(data.get("by"))
-    if by is None or not 0 < by < (1 if rule == "max_slowdown" else float("inf")):
-        source.fail((*where, "by"), f"{rule}: by is missing or out of range, e.g. {example}")
-    return {side: target, "by": by}
 
 
 def _concurrency(data: Any, source: Source) -> list[int]:

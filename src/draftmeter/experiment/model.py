@@ -84,6 +84,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     ``together``: launched targets are all up at the same time and interleaved; otherwise they
     run one after the other in blocks, alternating over ``rounds``.
     ``cache`` "bust" makes every prompt new to the server's prefix cache, "keep" sends it verbatim.
+    ``policy`` limits each scenario; ``traffic`` is each one's share of the tokens, ``candidates``
+    the targets to judge (empty: those that no rule names to compare with).
     ``aa`` measures the reference against itself first.
     ``device`` (its full name) or ``bandwidth_gb_s`` is what the roofline is drawn with; without
     either, the GPU of this machine if there is one.
@@ -96,6 +98,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     requests: Requests = Requests()
     concurrency: list[int] = msgspec.field(default_factory=lambda: [1])
     policy: dict[str, dict[str, Any]] = {}
+    traffic: dict[str, float] = {}
+    candidates: list[str] = []
     aa: bool = False
     together: bool = False
     rounds: int = 2

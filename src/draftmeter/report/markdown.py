@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from draftmeter.report.decision import recommendation_lines, verdict_lines
 from draftmeter.report.numbers import NONE
 from draftmeter.report.safe import markdown
 from draftmeter.report.tables import (
@@ -40,6 +41,10 @@ def to_markdown(results: Results) -> str:
         ))  # fmt: skip
     else:
         parts.append("Nothing was measured.")
+    if results.verdicts:
+        parts.append("## Decision\n\n" + _list(recommendation_lines(results)))
+        rows = [_row([outcome, markdown(text)]) for outcome, text in verdict_lines(results)]
+        parts.append("\n".join([_row(["outcome", "rule"]), _row(["---"] * 2), *rows]))
     for block in blocks_of(results):
         parts.append(f"## {markdown(block.title)}\n\n{markdown(block.subtitle)}")
         parts.append(_table(results, block, columns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from draftmeter.report.decision import recommendation_lines, verdict_lines
 from draftmeter.report.safe import printable, shorten
 from draftmeter.report.tables import (
     REFERENCE,
@@ -35,6 +36,7 @@ MIN_NAME = 8
 
 # Blue and orange tones are told apart by nearly everyone; the words carry the meaning anyway.
 _OUTCOME_STYLES = {"faster": "bold cyan", "slower": "bold yellow", "untrustworthy": "bold yellow"}
+_VERDICT_STYLES = {"pass": "cyan", "fail": "bold yellow", "undecided": "dim"}
 _SEVERITY_STYLES = {"error": "bold yellow", "warning": "yellow", "note": "dim"}
 
 
@@ -57,6 +59,7 @@ def to_text(results: Results, width: int = 80, *, color: bool = False) -> str:
 def render(results: Results, console: Console) -> None:
     """Print the results on ``console``."""
     _answers(results, console)
+    _decision(results, console)
     columns = columns_of(results)
     layout = _layout(results, columns, console.width)
     for block in blocks_of(results):
@@ -94,6 +97,24 @@ def _answers(results: Results, console: Console) -> None:
             rest = " ".join(answer.sentences[1:])
             text = Text("\n").join((text, Text(rest)))
         table.add_row(name, text)
+    console.print(table)
+
+
+def _decision(results: Results, console: Console) -> None:
+    """What the policy says: what to run, then every rule's verdict."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not results.verdicts:
+        return
+    console.print()
+    for line in recommendation_lines(results):
+        console.print(Text(line, style="bold", overflow="fold"))
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    for outcome, text in verdict_lines(results):
+        table.add_row(Text(outcome, style=_VERDICT_STYLES[outcome]), Text(text))
     console.print(table)
 
 
