@@ -6,7 +6,7 @@ import pytest
 
 from draftmeter.analysis.timing import timing_of
 from draftmeter.experiment.model import Experiment, Message, Requests, Scenario, Target, Timeouts
-from draftmeter.measure.ask import ask_once, send_on_ladder, settle_rung
+from draftmeter.measure.ask import Task, ask_once, send_on_ladder, settle_rung
 from draftmeter.measure.http import open_session
 from draftmeter.measure.probe import connect, scrape
 
@@ -26,8 +26,8 @@ async def ask(server, *, max_tokens=64, count=1, timeouts=QUICK, **target):
         records = []
         for number in range(count):
             record = await ask_once(
-                http, live, scenario, plan, number=number, pair=number, prompt=0,
-                phase="measure", arm=None, round_number=0, session_s=0.0,
+                http, live, scenario, plan, Task(pair=number, prompt=0),
+                    number=number, session_s=0.0,
             )  # fmt: skip
             records.append(record)
     return records if count > 1 else records[0]

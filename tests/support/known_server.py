@@ -37,6 +37,7 @@ STYLES = {
 class Config:
     """Everything optional. ``*_ms`` are milliseconds; K is ``draft_tokens``.
 
+    Each other stream makes a step last ``load_ms`` longer for each token it verifies.
     A step lasts ``step_ms``, with speculation plus ``fixed_ms`` plus K times ``per_draft_ms``.
     ``position_acceptance[i]`` is P(the first i+1 drafts are all accepted).
     ``fault`` is ``{"request": n | "all", "kind": ..., "after_chunks": n}``, or a list of them;
@@ -51,6 +52,7 @@ class Config:
     per_draft_ms: float = 0.0
     fixed_ms: float = 0.0
     spin_ms: float = 2.0
+    load_ms: float = 0.0
     draft_tokens: int = 0
     position_acceptance: tuple[float, ...] = ()
     completion_tokens: int = 64
@@ -372,13 +374,17 @@ class Server:
             stream.truth["role_ns"] = put(writer, stream.role(), held)
             if kind == "no_first_token":
                 return await silence(reader, stream)
+            late_ms = 0.0
             for index, chunk in enumerate(stream.chunks):
                 due = index == stream.fault.get("after_chunks", 3)
                 due = due and kind not in (None, "buffered")
                 if due and await trouble(stream, reader, writer):
                     return None
                 data = stream.token_event(chunk, chunk is stream.chunks[-1])
-                due_ns = begun + int(chunk.due_ms * 1e6)
+                if index:
+                    others = self.counters.running - 1
+                    late_ms += config.load_ms * others * (1 + config.draft_tokens)
+                due_ns = begun + int((chunk.due_ms + late_ms) * 1e6)
                 await self.wait_until(due_ns)
                 stream.note(chunk, due_ns, put(writer, data, held))
                 await writer.drain()

@@ -21,6 +21,7 @@ from draftmeter.analysis.intervals import (
     median_interval,
     percentile,
 )
+from draftmeter.analysis.load import crossovers, total_tok_s
 from draftmeter.analysis.pairs import log_ratios, speeds, speedup_of
 from draftmeter.analysis.stepcost import break_even_rate, step_cost, step_ms
 from draftmeter.analysis.tuning import tunings
@@ -46,6 +47,7 @@ def summarise(data: RunData) -> Results:
     noise = _machine_noise(data.records)
     cells = [_cell(group, groups, data, noise) for group in groups.values()]
     environment = data.environment
+    tuning = tunings(groups, data.reference, environment)
     measured = [key[0] for key in groups]
     names = list(dict.fromkeys([*names_of(data.experiment.get("targets")), *measured]))
     return Results(
@@ -55,7 +57,8 @@ def summarise(data: RunData) -> Results:
         targets={n: _target(environment.targets[n]) for n in names if n in environment.targets},
         cells=cells,
         machine_noise=noise,
-        tuning=tunings(groups, data.reference, environment),
+        tuning=tuning,
+        crossovers=crossovers(groups, data.reference, data.experiment, tuning),
         roofline=[],
         waterfall=[],
         verdicts=[],
@@ -91,6 +94,7 @@ def _cell(
         decode_tok_s_article=_article(group),
         step_ms=step_ms(per_step, decode.median) if per_step and decode else None,
         tokens_per_engine_step=per_step,
+        total_tok_s=total_tok_s(_load_records(data, group.key)) if concurrency > 1 else None,
         speedup=speedup,
         drafting=group.drafting.drafting,
         step_cost=cost,
@@ -112,6 +116,16 @@ def _cell(
     )
     warnings = [*group.drafting.warnings, *alarms.all_of(seen)]
     return msgspec.structs.replace(cell, warnings=warnings)
+
+
+def _load_records(data: RunData, key: CellKey) -> list[RequestRecord]:
+    """Everything a target was asked under a cell's load, fillers included."""
+    return [
+        r
+        for r in data.records
+        if (r.target, r.scenario, r.concurrency, r.context_tokens) == key
+        and r.phase in ("measure", "warmup")
+    ]
 
 
 def spread(values: Sequence[float]) -> Spread | None:

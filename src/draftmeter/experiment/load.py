@@ -32,14 +32,19 @@ from draftmeter.experiment.policy import POLICY_KEYS, read_policy
 from draftmeter.experiment.scenario import check_extra_body, load_scenario
 from draftmeter.experiment.yamlfile import PathKey, read_yaml
 
-_TOP = ("name", "reference", "targets", "scenarios", "requests", "concurrency", *POLICY_KEYS, "aa",
-        "together", "rounds", "warmup", "cache", "seed", "timeouts", "device",
-        "bandwidth")  # fmt: skip
+_TOP = (
+    "name", "reference", "targets", "scenarios", "requests", "concurrency", "context",
+    *POLICY_KEYS, "aa", "together", "rounds", "warmup", "cache", "seed", "timeouts", "device",
+    "bandwidth",
+)  # fmt: skip
 _TARGET = ("url", "launch", "model", "engine", "metrics_url", "api_key_env", "headers", "env",
            "extra_body",
            "start_timeout", "files", "kv_dtype")  # fmt: skip
 _REQUESTS = ("count", "pilot", "precision", "budget")
 _TIMEOUTS = ("connect", "first_token", "stall", "total")
+MOST_STREAMS = 4096
+MOST_CONTEXT = 4 * 2**20
+_TOKENS = re.compile(r"(\d{1,7})\s*(k?)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -120,6 +125,7 @@ def _readers(source: Source) -> dict[str, Callable[[Any], Any]]:
         "name": lambda d: text(d, ("name",), source),
         "requests": lambda d: _requests(d, source),
         "concurrency": lambda d: _concurrency(d, source),
+        "context": lambda d: _context(d, source),
         "aa": lambda d: flag(d, ("aa",), source),
         "together": lambda d: flag(d, ("together",), source),
         "rounds": lambda d: whole(d, ("rounds",), source, least=1),
@@ -243,11 +249,23 @@ def _timeouts(data: Any, source: Source) -> Timeouts:
 
 def _concurrency(data: Any, source: Source) -> list[int]:
     levels = data if isinstance(data, list) else [data]
-    if not levels:
-        source.fail(("concurrency",), "concurrency: a list of whole numbers, e.g. [1]")
     found = [whole(n, ("concurrency", i), source, least=1) for i, n in enumerate(levels)]
-    if found != [1]:
+    if not found or max(found) > MOST_STREAMS:
         source.fail(
-            ("concurrency",), "this version measures one stream at a time: concurrency: [1]"
+            ("concurrency",), f"concurrency: whole numbers up to {MOST_STREAMS}, e.g. [1, 4, 16]"
         )
-    return found
+    return sorted(set(found))
+
+
+def _context(data: Any, source: Source) -> list[int]:
+    """``[1k, 8k, 32k]`` as tokens; k is 1024."""
+    levels = data if isinstance(data, list) else [data]
+    found = []
+    for place, item in enumerate(levels):
+        told = _TOKENS.fullmatch(str(item).strip().lower())
+        if told is None or isinstance(item, bool):
+            source.fail(("context", place), "context: tokens are expected, e.g. [1k, 8k, 32k]")
+        found.append(int(told[1]) * (1024 if told[2] else 1))
+    if not found or max(found) > MOST_CONTEXT:
+        source.fail(("context",), f"context: up to {MOST_CONTEXT} tokens, e.g. [1k, 8k, 32k]")
+    return sorted(set(found))

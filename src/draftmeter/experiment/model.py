@@ -78,12 +78,24 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float = 1800.0
 
 
+class Level(msgspec.Struct, frozen=True):
+    """A load: streams at a time, and tokens of context before each prompt (None: none added)."""
+
+    concurrency: int = 1
+    context_tokens: int | None = None
+
+
+ONE_STREAM = Level()
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """A checked experiment file, all defaults filled in.
 
     ``together``: launched targets are all up at the same time and interleaved; otherwise they
     run one after the other in blocks, alternating over ``rounds``.
     ``cache`` "bust" makes every prompt new to the server's prefix cache, "keep" sends it verbatim.
+    ``concurrency`` lists how many streams at a time; ``context`` how many tokens of other text
+    stand before each prompt (empty: none, the prompt as it is). Every combination is measured.
     ``policy`` limits each scenario; ``traffic`` is each one's share of the tokens, ``candidates``
     the targets to judge (empty: those that no rule names to compare with).
     ``aa`` measures the reference against itself first.
@@ -97,6 +109,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: list[Scenario]
     requests: Requests = Requests()
     concurrency: list[int] = msgspec.field(default_factory=lambda: [1])
+    context: list[int] = []
     policy: dict[str, dict[str, Any]] = {}
     traffic: dict[str, float] = {}
     candidates: list[str] = []
@@ -109,3 +122,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     device: str | None = None
     bandwidth_gb_s: float | None = None
+
+    @property
+    def levels(self) -> list[Level]:
+        """Every combination of context and concurrency, one stream without context first."""
+        contexts: list[int | None] = [*self.context] if self.context else [None]
+        return [Level(n, context) for context in contexts for n in self.concurrency]

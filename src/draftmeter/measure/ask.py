@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from draftmeter.errors import ServerError
-from draftmeter.experiment.model import Experiment, Message, Scenario, Target, Timeouts
+from draftmeter.experiment.filler import WORDS_PER_TOKEN, filler
+from draftmeter.experiment.model import (
+    ONE_STREAM,
+    Experiment,
+    Level,
+    Message,
+    Scenario,
+    Target,
+    Timeouts,
+)
 from draftmeter.measure import order
 from draftmeter.measure.probe import LiveTarget, connect
 from draftmeter.measure.request import Answer, Call, send
 from draftmeter.record.types import Phase, RequestRecord
 
+SAMPLE_WORDS = 600
 _GREETING = [Message(role="user", content="Say hello in one short sentence.")]
 
 
@@ -102,6 +113,22 @@ async def settle_rung(http: aiohttp.ClientSession, live: LiveTarget, timeouts: T
         live.rung += 1
 
 
+async def words_per_token(
+    http: aiohttp.ClientSession, live: LiveTarget, timeouts: Timeouts
+) -> float:
+    """Words of filler that make one token, by the server's count of a sample; 0.75 untold."""
+    counts = []
+    for text in ("", filler(SAMPLE_WORDS)):
+        messages = with_context(_GREETING, text)
+        scenario = Scenario(name="sample", prompts=[messages], max_tokens=1, temperature=0.0)
+        answer = await send_on_ladder(http, live, messages, scenario, timeouts)
+        counts.append(answer.usage.prompt_tokens if answer.usage is not None else None)
+    short, long = counts
+    if short is None or long is None or long <= short:
+        return WORDS_PER_TOKEN
+    return len(filler(SAMPLE_WORDS).split()) / (long - short)
+
+
 async def first_token(
     http: aiohttp.ClientSession, target: Target, url: str, timeouts: Timeouts
 ) -> bool:
@@ -137,25 +164,57 @@ def _apart(experiment: Experiment, target: str, arm: int | None) -> str:
     return f"{target if shared else ''}{'' if arm is None else f'aa{arm}'}"
 
 
+def _load_mark(level: Level) -> str:
+    """The same prompt under another load is another prompt to the prefix cache."""
+    return "" if level == ONE_STREAM else f"{level.concurrency}/{level.context_tokens}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One request to make: which prompt, what for, under which load.
+
+    ``cap`` shortens the answer (of fillers); ``context`` is the text that stands before the prompt.
+    """
+
+    pair: int
+    prompt: int
+    phase: Phase = "measure"
+    arm: int | None = None
+    round_number: int = 0
+    level: Level = ONE_STREAM
+    context: str = ""
+    cap: int | None = None
+
+
+def with_context(messages: list[Message], context: str) -> list[Message]:
+    """The messages with other text before the first thing the user says."""
+    place = next((i for i, m in enumerate(messages) if m.role == "user"), 0)
+    first = messages[place]
+    longer = Message(role=first.role, content=context + first.content)
+    return [*messages[:place], longer, *messages[place + 1 :]]
+
+
 async def ask_once(
     http: aiohttp.ClientSession,
     live: LiveTarget,
     scenario: Scenario,
     experiment: Experiment,
+    task: Task,
     *,
     number: int,
-    pair: int,
-    prompt: int,
-    phase: Phase,
-    arm: int | None,
-    round_number: int,
     session_s: float,
 ) -> RequestRecord:
     """Send one prompt of a scenario to a target and record all that came back."""
     mark = None
     if experiment.cache == "bust":
-        mark = order.nonce(experiment.seed, scenario.name, pair, _apart(experiment, live.name, arm))
-    messages = with_nonce(scenario.prompts[prompt], mark)
+        apart = _apart(experiment, live.name, task.arm) + _load_mark(task.level)
+        mark = order.nonce(experiment.seed, scenario.name, task.pair, apart)
+    messages = scenario.prompts[task.prompt]
+    if task.context:
+        messages = with_context(messages, task.context)
+    messages = with_nonce(messages, mark)
+    if task.cap is not None:
+        scenario = msgspec.structs.replace(scenario, max_tokens=task.cap)
     cpu, wall, started = time.process_time(), time.monotonic(), time.time()
     answer = await send_on_ladder(http, live, messages, scenario, experiment.timeouts)
     cpu, wall = time.process_time() - cpu, time.monotonic() - wall
@@ -166,11 +225,13 @@ async def ask_once(
         id=number,
         target=live.name,
         scenario=scenario.name,
-        phase=phase,
-        pair=pair,
-        prompt=prompt,
-        arm=arm,
-        round=round_number,
+        phase=task.phase,
+        pair=task.pair,
+        prompt=task.prompt,
+        concurrency=task.level.concurrency,
+        context_tokens=task.level.context_tokens,
+        arm=task.arm,
+        round=task.round_number,
         nonce=mark,
         started=round(started, 3),
         session_s=round(session_s, 6),

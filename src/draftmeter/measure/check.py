@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from draftmeter.experiment.model import Experiment, Message, Requests, Scenario, Target
-from draftmeter.measure.ask import ask_once, settle_rung
+from draftmeter.measure.ask import Task, ask_once, settle_rung
 from draftmeter.measure.probe import connect, scrape, scrape_settled
 from draftmeter.record.types import CounterSnapshot, RequestRecord, TargetInfo
 
@@ -72,9 +72,8 @@ async def look(http: aiohttp.ClientSession, target: Target, max_tokens: int = 96
     await settle_rung(http, live, experiment.timeouts)
     before = await scrape(http, live) if live.metrics_problem is None else None
     record = await ask_once(
-        http, live, scenario, experiment,
-        number=0, pair=0, prompt=0, phase="measure", arm=None, round_number=0, session_s=0.0,
-    )  # fmt: skip
+        http, live, scenario, experiment, Task(pair=0, prompt=0), number=0, session_s=0.0
+    )
     after, settled = (
         await scrape_settled(http, live) if live.metrics_problem is None else (None, False)
     )

@@ -7,37 +7,33 @@ Statistics stay out of here: how many pairs are enough is asked of ``Judge``, gi
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from draftmeter.engines.model import Identity
-from draftmeter.errors import ServerError
-from draftmeter.experiment.model import Experiment, Scenario, Target
+from draftmeter.errors import ServerError, UsageError
+from draftmeter.experiment.filler import filler
+from draftmeter.experiment.model import Experiment, Level, Scenario, Target
 from draftmeter.measure import order
-from draftmeter.measure.ask import ask_once, first_token, settle_rung
-from draftmeter.measure.children import ChildServer, free_port, split_command, wait_ready
+from draftmeter.measure.ask import Task, ask_once, words_per_token
 from draftmeter.measure.environment import gpu_memory_used_bytes
-from draftmeter.measure.events import Finished, Note, OnEvent, Planned, Sending, Starting, Up
+from draftmeter.measure.events import Finished, Note, OnEvent, Planned, Sending
+from draftmeter.measure.load import load_block, pairs_under_load
 from draftmeter.measure.probe import (
     LiveTarget,
-    connect,
-    from_environment,
     scrape,
     scrape_settled,
 )
+from draftmeter.measure.serving import gpu_free, up
 from draftmeter.record.folder import RunFolder
 from draftmeter.record.types import CounterRecord, Phase, RequestRecord, TargetInfo
 
 MINIMUM_PAIRS = 3  # below this no interval exists, so a time budget never ends earlier
 MAXIMUM_PAIRS = 200  # a noisy pilot may ask for thousands
-GPU_FREE_LIMIT_S = 60.0
-GPU_FREE_SLACK_BYTES = 2**29
 GIVE_UP_AFTER = 5  # failures in a row on one target
 
 Judge = Callable[[str, list[RequestRecord]], int]
@@ -60,6 +56,8 @@ class Session:
     spent_s: float = 0.0
     failures: Counter[str] = field(default_factory=Counter)
     warm: set[tuple[str, str]] = field(default_factory=set)
+    next_id: int = 0
+    words_per_token: float | None = None
 
     async def run(self) -> None:
         """Measure all that is not measured yet.
@@ -67,7 +65,8 @@ class Session:
         Raises:
             ServerError: a target could not be started or keeps failing; what was measured is kept.
         """
-        self.spent_s = sum((r.done_us or 0) / 1e6 for r in self.records)
+        self.spent_s = sum((r.done_us or 0) / 1e6 / r.concurrency for r in self.records)
+        self.next_id = 1 + max((r.id for r in self.records), default=-1)
         targets = list(self.experiment.targets.values())
         if self.experiment.together or all(t.url for t in targets):
             await self._interleaved(targets)
@@ -78,29 +77,70 @@ class Session:
 
     async def _interleaved(self, targets: list[Target]) -> None:
         async with AsyncExitStack() as stack:
-            live = {t.name: await stack.enter_async_context(self._up(t)) for t in targets}
+            live = {t.name: await stack.enter_async_context(up(self, t)) for t in targets}
             await self._against_itself(live[self.experiment.reference])
             planned = self._planned()
-            pair = 0
-            while any(pair < planned[s.name] for s in self.experiment.scenarios):
-                if self._budget_spent(pair):
-                    break
-                open_scenarios = [
-                    (s.name, len(s.prompts))
-                    for s in self.experiment.scenarios
-                    if pair < planned[s.name]
-                ]
-                for turn in order.turns(pair, open_scenarios, list(live), self.experiment.seed):
-                    for name in turn.targets:
-                        await self._request(live[name], turn.scenario, pair, turn.prompt)
-                pair += 1
+            for level in self.experiment.levels:
+                if level.concurrency == 1:
+                    await self._turns(live, planned, level)
+                else:
+                    await self._loads(live, planned, level)
+
+    async def _turns(
+        self, live: dict[str, LiveTarget], planned: dict[str, int], level: Level
+    ) -> None:
+        """One stream: prompt by prompt, the targets in turn."""
+        pair = 0
+        while any(pair < planned[s.name] for s in self.experiment.scenarios):
+            if self._budget_spent(pair):
+                break
+            open_scenarios = [
+                (s.name, len(s.prompts))
+                for s in self.experiment.scenarios
+                if pair < planned[s.name]
+            ]
+            for turn in order.turns(pair, open_scenarios, list(live), self.experiment.seed):
+                for name in turn.targets:
+                    task = Task(pair, turn.prompt, level=level)
+                    await self._request(live[name], turn.scenario, task)
+            pair += 1
+            if level == self.experiment.levels[0]:
                 self._after_pilot(pair, planned)
+
+    async def _loads(
+        self, live: dict[str, LiveTarget], planned: dict[str, int], level: Level
+    ) -> None:
+        """Many streams: the targets one after the other, in alternating rounds of load."""
+        rounds = self.experiment.rounds
+        for number in range(rounds):
+            for name in order.blocks(list(live), number):
+                await self._load(live[name], planned, level, number, rounds)
+
+    async def _load(
+        self,
+        live: LiveTarget,
+        planned: dict[str, int],
+        level: Level,
+        number: int,
+        rounds: int,
+        first: int = 0,
+        last: int | None = None,
+    ) -> None:
+        """A target's share of a round of load, scenario by scenario."""
+        if self._budget_spent(MINIMUM_PAIRS):
+            return
+        for scenario in self.experiment.scenarios:
+            end = pairs_under_load(planned[scenario.name], level) if last is None else last
+            share = [first + p for p in order.share(end - first, rounds, number)]
+            pairs = [p for p in share if not self._done(live.name, scenario.name, p, level)]
+            if pairs:
+                await load_block(self, live, scenario, level, pairs, number)
 
     def _planned(self) -> dict[str, int]:
         wish = self.experiment.requests
         first = wish.count if wish.count is not None else wish.pilot
         for scenario in self.experiment.scenarios:
-            self.on_event(Planned(scenario.name, first))
+            self._tell_plan(scenario.name, first)
         return {s.name: first for s in self.experiment.scenarios}
 
     def _after_pilot(self, pairs_done: int, planned: dict[str, int]) -> None:
@@ -109,7 +149,14 @@ class Session:
         if wish.count is not None or pairs_done != wish.pilot:
             return
         for scenario in self.experiment.scenarios:
-            records = [r for r in self.records if r.phase == "measure" and r.pair < wish.pilot]
+            first = self.experiment.levels[0]
+            records = [
+                r
+                for r in self.records
+                if r.phase == "measure"
+                and r.pair < wish.pilot
+                and (r.concurrency, r.context_tokens) == (first.concurrency, first.context_tokens)
+            ]
             wanted = self.judge(scenario.name, records)
             if wanted > MAXIMUM_PAIRS:
                 self.on_event(
@@ -120,7 +167,11 @@ class Session:
                     )
                 )
             planned[scenario.name] = max(wish.pilot, min(wanted, MAXIMUM_PAIRS))
-            self.on_event(Planned(scenario.name, planned[scenario.name]))
+            self._tell_plan(scenario.name, planned[scenario.name])
+
+    def _tell_plan(self, scenario: str, pairs: int) -> None:
+        whole = sum(pairs_under_load(pairs, level) for level in self.experiment.levels)
+        self.on_event(Planned(scenario, whole))
 
     def _budget_spent(self, pairs_done: int, share: float = 1.0) -> bool:
         budget = self.experiment.requests.budget_s
@@ -161,48 +212,76 @@ class Session:
         async with AsyncExitStack() as stack:
             live: LiveTarget | None = None
             for number, name in blocks:
-                pairs = [first + p for p in order.share(last - first, rounds, number)]
-                if not self._missing(name, pairs, planned):
+                if not self._missing(name, (first, last), rounds, planned, number):
                     continue
                 if live is None or live.name != name:
                     await stack.aclose()
-                    await self._gpu_free(name, empty)
-                    live = await stack.enter_async_context(self._up(self.experiment.targets[name]))
+                    await gpu_free(name, empty, self.on_event)
+                    live = await stack.enter_async_context(up(self, self.experiment.targets[name]))
                     self.warm = {w for w in self.warm if w[0] != name}
                 if name == self.experiment.reference and number == 0 and first == 0:
                     await self._against_itself(live)
-                await self._block(live, pairs, planned, number)
-
-    async def _gpu_free(self, target: str, empty: int | None) -> None:
-        """Wait until the server before has given its GPU memory back (field case 32)."""
-        deadline = time.monotonic() + GPU_FREE_LIMIT_S
-        while empty is not None and time.monotonic() < deadline:
-            used = gpu_memory_used_bytes()
-            if used is None or used <= empty + GPU_FREE_SLACK_BYTES:
-                return
-            self.on_event(Starting(target, "waiting for the GPU's memory to be free"))
-            await asyncio.sleep(0.5)
+                await self._block(live, (first, last), rounds, planned, number)
 
     async def _block(
-        self, live: LiveTarget, pairs: list[int], planned: dict[str, int], number: int
+        self,
+        live: LiveTarget,
+        span: tuple[int, int],
+        rounds: int,
+        planned: dict[str, int],
+        number: int,
     ) -> None:
-        for pair in pairs:
-            for turn in order.turns(
-                pair,
-                [(s.name, len(s.prompts)) for s in self.experiment.scenarios],
-                [live.name],
-                self.experiment.seed,
-            ):
-                if pair < planned[turn.scenario]:
-                    await self._request(live, turn.scenario, pair, turn.prompt, round_number=number)
+        """A target's share of a round at every level, while its server is up."""
+        first, last = span
+        for level in self.experiment.levels:
+            if level.concurrency > 1:
+                if first == 0:  # the pilot's number decides; a second stage is for one stream
+                    await self._load(live, planned, level, number, rounds)
+                continue
+            for pair in (first + p for p in order.share(last - first, rounds, number)):
+                for turn in order.turns(
+                    pair,
+                    [(s.name, len(s.prompts)) for s in self.experiment.scenarios],
+                    [live.name],
+                    self.experiment.seed,
+                ):
+                    if pair < planned[turn.scenario]:
+                        task = Task(pair, turn.prompt, round_number=number, level=level)
+                        await self._request(live, turn.scenario, task)
 
-    def _missing(self, name: str, pairs: Iterable[int], planned: dict[str, int]) -> bool:
-        done = {(r.scenario, r.pair) for r in self.records if r.target == name and _counts(r)}
+    def _missing(
+        self, name: str, span: tuple[int, int], rounds: int, planned: dict[str, int], number: int
+    ) -> bool:
+        """Is anything of a target's share of a round not measured yet?"""
+        first, last = span
+        for level in self.experiment.levels:
+            for scenario in self.experiment.scenarios:
+                wanted = planned[scenario.name]
+                begin, end = (first, last) if level.concurrency == 1 else (
+                    0, pairs_under_load(wanted, level) if first == 0 else 0
+                )  # fmt: skip
+                share = (begin + p for p in order.share(end - begin, rounds, number))
+                if any(
+                    (level.concurrency > 1 or pair < wanted)
+                    and not self._done(name, scenario.name, pair, level)
+                    for pair in share
+                ):
+                    return True
+        return False
+
+    def _done(
+        self,
+        target: str,
+        scenario: str,
+        pair: int,
+        level: Level,
+        phase: Phase = "measure",
+        arm: int | None = None,
+    ) -> bool:
         return any(
-            (s.name, pair) not in done
-            for s in self.experiment.scenarios
-            for pair in pairs
-            if pair < planned[s.name]
+            (r.target, r.scenario, r.pair, r.phase, r.arm, r.concurrency, r.context_tokens)
+            == (target, scenario, pair, phase, arm, level.concurrency, level.context_tokens)
+            for r in self.records
         )
 
     # --- the reference against itself ------------------------------------------------------
@@ -220,70 +299,15 @@ class Session:
                 )
                 arms = (0, 1) if (pair // 2 + pair) % 2 == 0 else (1, 0)
                 for arm in arms:
-                    await self._request(live, scenario.name, pair, prompt, phase="aa", arm=arm)
+                    task = Task(pair, prompt, phase="aa", arm=arm)
+                    await self._request(live, scenario.name, task)
 
     # --- one server, one request -----------------------------------------------------------
 
-    @asynccontextmanager
-    async def _up(self, target: Target) -> AsyncIterator[LiveTarget]:
-        """A target's server, running for as long as the context lasts."""
-        async with AsyncExitStack() as stack:
-            url = target.url
-            if url is None:
-                url = await self._launch(target, stack)
-            live = await connect(self.http, target, url)
-            if target.launch is not None:
-                live.identity = with_launch(live, target.launch)
-            await settle_rung(self.http, live, self.experiment.timeouts)
-            self.infos[target.name] = live.info(target.launch)
-            self.on_info(self.infos)
-            self.on_event(Up(target.name, self.infos[target.name]))
-            yield live
-
-    async def _launch(self, target: Target, stack: AsyncExitStack) -> str:
-        if target.launch is None:
-            raise ServerError(f"target {target.name!r} has neither url nor launch")
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        self.on_event(Starting(target.name, target.launch))
-        child = ChildServer(
-            target.name,
-            target.launch,
-            port=port,
-            log_path=self.folder.log_path(target.name),
-            env={
-                key: from_environment(value, f"env {key!r} of target {target.name!r}")
-                for key, value in target.env.items()
-            },
-        )
-        await child.start()
-        stack.push_async_callback(child.stop)
-
-        async def answers() -> bool:
-            return await first_token(self.http, target, url, self.experiment.timeouts)
-
-        def report(line: str) -> None:
-            self.on_event(Starting(target.name, line))
-
-        await wait_ready(child, probe=answers, timeout_s=target.start_timeout_s, on_line=report)
-        return url
-
-    async def _request(
-        self,
-        live: LiveTarget,
-        scenario_name: str,
-        pair: int,
-        prompt: int,
-        *,
-        phase: Phase = "measure",
-        arm: int | None = None,
-        round_number: int = 0,
-    ) -> None:
-        if any(
-            (r.target, r.scenario, r.pair, r.phase, r.arm)
-            == (live.name, scenario_name, pair, phase, arm)
-            for r in self.records
-        ):
+    async def _request(self, live: LiveTarget, scenario_name: str, task: Task) -> None:
+        """Make a request of one stream, unless it was made; the target is warmed up before."""
+        level = task.level
+        if self._done(live.name, scenario_name, task.pair, level, task.phase, task.arm):
             return
         scenario = next(s for s in self.experiment.scenarios if s.name == scenario_name)
         if (live.name, scenario_name) not in self.warm:
@@ -293,44 +317,50 @@ class Session:
                 warm = order.prompt_of(
                     last, len(scenario.prompts), scenario.name, self.experiment.seed
                 )
-                await self._one(live, scenario, -1 - number, warm, "warmup", None, round_number)
+                filler = Task(-1 - number, warm, "warmup", round_number=task.round_number)
+                await self.one(live, scenario, filler)
             self.warm.add((live.name, scenario_name))
-        await self._one(live, scenario, pair, prompt, phase, arm, round_number)
+        context = await self.context_text(live, level)
+        await self.one(live, scenario, replace(task, context=context))
 
-    async def _one(
-        self,
-        live: LiveTarget,
-        scenario: Scenario,
-        pair: int,
-        prompt: int,
-        phase: Phase,
-        arm: int | None,
-        round_number: int,
-    ) -> None:
-        self.on_event(Sending(live.name, scenario.name, phase, pair))
-        number = 1 + max((r.id for r in self.records), default=-1)
-        if phase != "warmup":
+    async def one(self, live: LiveTarget, scenario: Scenario, task: Task) -> None:
+        """One request: counters around it if it is alone, and its line on disk when it ends."""
+        self.on_event(Sending(live.name, scenario.name, task.phase, task.pair))
+        number = self.next_id
+        self.next_id += 1
+        counted = task.phase != "warmup" and task.level.concurrency == 1
+        if counted:
             await self._count(live, number, "before")
         record = await ask_once(
-            self.http,
-            live,
-            scenario,
-            self.experiment,
-            number=number,
-            pair=pair,
-            prompt=prompt,
-            phase=phase,
-            arm=arm,
-            round_number=round_number,
-            session_s=time.monotonic() - self.begun,
-        )
-        if phase != "warmup":
+            self.http, live, scenario, self.experiment, task,
+            number=number, session_s=time.monotonic() - self.begun,
+        )  # fmt: skip
+        if counted:
             await self._count(live, number, "after")
         self.folder.add_request(record)
         self.records.append(record)
-        self.spent_s += (record.done_us or 0) / 1e6
+        if task.level.concurrency == 1:
+            self.spent_s += (record.done_us or 0) / 1e6
         self.on_event(Finished(record))
         self._watch_failures(record)
+
+    async def context_text(self, live: LiveTarget, level: Level) -> str:
+        """The text that stands before a prompt at a level, as long as the server counts it.
+
+        The first target's count of a sample decides for all, so that all get the same text.
+        """
+        if not level.context_tokens:
+            return ""
+        room = live.identity.max_context
+        longest = max(s.max_tokens for s in self.experiment.scenarios)
+        if room is not None and level.context_tokens + longest > room:
+            raise UsageError(
+                f"target {live.name!r} takes {room} tokens of context; {level.context_tokens} and "
+                f"an answer of {longest} do not fit: shorten context or max_tokens"
+            )
+        if self.words_per_token is None:
+            self.words_per_token = await words_per_token(self.http, live, self.experiment.timeouts)
+        return filler(round(level.context_tokens * self.words_per_token))
 
     async def _count(self, live: LiveTarget, number: int, moment: str) -> None:
         """Scrape the counters around a request, if this server has any that can be read."""
@@ -359,27 +389,13 @@ class Session:
             self.failures[record.target] = 0
             return
         self.failures[record.target] += 1
-        fatal = record.phase == "warmup" or self.failures[record.target] >= GIVE_UP_AFTER
+        alone = record.concurrency == 1
+        limit = max(GIVE_UP_AFTER, record.concurrency)
+        fatal = (record.phase == "warmup" and alone) or self.failures[record.target] >= limit
         if fatal:
             status = f" (HTTP {record.error.status})" if record.error.status else ""
             raise ServerError(
                 f"target {record.target!r}, scenario {record.scenario!r}: "
                 f"{record.error.message}{status}"
-                + ("" if record.phase == "warmup" else f"; {GIVE_UP_AFTER} failures in a row")
+                + ("" if record.phase == "warmup" and alone else f"; {limit} failures in a row")
             )
-
-
-def with_launch(live: LiveTarget, launch: str) -> Identity:
-    """What the server is, completed by what its launch command asked for."""
-    words, _ = split_command(launch, 0)
-    asked = live.engine.read_launch(words)
-    identity = live.identity
-    return replace(
-        identity,
-        method=identity.method or asked.method,
-        draft_tokens=identity.draft_tokens or asked.draft_tokens,
-    )
-
-
-def _counts(record: RequestRecord) -> bool:
-    return record.phase == "measure"

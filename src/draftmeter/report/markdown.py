@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from draftmeter.report.decision import recommendation_lines, verdict_lines
+from draftmeter.report.load import load_lines
 from draftmeter.report.numbers import NONE
 from draftmeter.report.safe import markdown
 from draftmeter.report.tables import (
@@ -49,6 +50,9 @@ def to_markdown(results: Results) -> str:
         parts.append(f"## {markdown(block.title)}\n\n{markdown(block.subtitle)}")
         parts.append(_table(results, block, columns))
         parts.append(_list(visible_ttft(block)))
+    under_load = load_lines(results)
+    if under_load:
+        parts.append("## Under load\n\n" + _list(under_load))
     for advice in advice_of(results):
         parts.append(f"## Draft length: {markdown(advice.title)}\n\n{markdown(advice.answer)}")
         rows = [_row([markdown(part) for part in row]) for row in advice.rows]

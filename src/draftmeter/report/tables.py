@@ -202,6 +202,11 @@ def _decode(_: Results, cell: Cell) -> Figure:
     return (NONE, None) if v is None else parts(v.median, v.low, v.high)
 
 
+def _total(_: Results, cell: Cell) -> Figure:
+    v = cell.total_tok_s
+    return (NONE, None) if v is None else parts(v.value, v.low, v.high)
+
+
 def _acceptance(_: Results, cell: Cell) -> Figure:
     d = cell.drafting
     return (NONE, None) if d is None else percent_parts(d.rate, d.rate_low, d.rate_high)
@@ -232,6 +237,7 @@ def _speedup(results: Results, cell: Cell) -> Figure:
 COLUMNS = (
     Column(("TTFT", "ms"), _ttft),
     Column(("decode", "tok/s"), _decode),
+    Column(("total", "tok/s"), _total),
     Column(("acceptance", ""), _acceptance, drafts=True),
     Column(("tokens", "per step"), _tokens_per_step, drafts=True, interval=False),
     Column(("step", "cost"), _step_cost, drafts=True),

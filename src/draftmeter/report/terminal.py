@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from draftmeter.report.decision import recommendation_lines, verdict_lines
+from draftmeter.report.load import load_lines
 from draftmeter.report.safe import printable, shorten
 from draftmeter.report.tables import (
     REFERENCE,
@@ -65,6 +66,7 @@ def render(results: Results, console: Console) -> None:
     for block in blocks_of(results):
         _block(results, block, layout, console)
     _draft_length(results, console)
+    _lines(console, "Under load", load_lines(results))
     _why(results, console)
     _lines(console, "Machine noise", noise_lines(results))
     _warnings(results, console)

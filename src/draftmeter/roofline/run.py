@@ -25,11 +25,14 @@ from draftmeter.roofline.step import (
 
 def mean_context(records: Iterable[RequestRecord], target: str) -> int:
     """Mean tokens of context over a target's counted requests: the prompt and half the answer."""
+    records = list(records)
+    least = min((r.context_tokens or 0 for r in records if r.phase == "measure"), default=0)
     seen = [
         r.usage.prompt_tokens + (r.completion_tokens or 0) / 2
         for r in records
         if r.target == target
         and r.phase == "measure"
+        and (r.concurrency, r.context_tokens or 0) == (1, least)
         and r.error is None
         and r.usage is not None
         and r.usage.prompt_tokens is not None
@@ -121,12 +124,18 @@ def explained(results: Results, environment: Environment) -> Results:
     """The results with a roofline row per cell whose step is known, and the waterfalls. Pure."""
     rows = [
         _row(cell, size, environment)
-        for cell in results.cells
+        for cell in _lightest(results)
         if (size := _size(environment, cell.target)) is not None
     ]
     return msgspec.structs.replace(
         results, roofline=rows, waterfall=_waterfalls(results, environment)
     )
+
+
+def _lightest(results: Results) -> list[Cell]:
+    """Cells of one stream with the least context: what step bytes are worked out for."""
+    least = min((c.context_tokens or 0 for c in results.cells), default=0)
+    return [c for c in results.cells if c.concurrency == 1 and (c.context_tokens or 0) == least]
 
 
 def _size(environment: Environment, target: str) -> StepSize | None:
@@ -200,7 +209,7 @@ def _waterfalls(results: Results, environment: Environment) -> list[Waterfall]:
     """For each scenario, every two plain targets whose models read different amounts."""
     plain = [
         (cell, size, cell.decode_tok_s.median)
-        for cell in results.cells
+        for cell in _lightest(results)
         if cell.drafting is None
         and cell.decode_tok_s is not None
         and (size := _size(environment, cell.target)) is not None
