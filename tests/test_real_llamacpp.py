@@ -104,6 +104,69 @@ def test_speedup_has_an_interval(measured):
     assert cell.speedup.low < cell.speedup.ratio < cell.speedup.high
 
 
+def test_the_engines_own_clock_confirms_the_time_of_a_step(measured):
+    _, results = measured
+    for cell in results.cells:
+        assert cell.server_step_ms == pytest.approx(cell.step_ms, rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def swept(model, tmp_path_factory):
+    """The model drafts for itself, with one and with three tokens, for one stream and for two."""
+    command = (
+        f"{shlex.quote(sys.executable)} -m draftmeter.engines.llamacpp_server "
+        f"--model {shlex.quote(str(model))} --port {{port}} --parallel 2 --context 2048"
+    )
+    drafts = f"{command} --draft-model {shlex.quote(str(model))} --draft-length"
+    targets = {"plain": command, "d1": f"{drafts} 1", "d3": f"{drafts} 3"}
+    experiment = Experiment(
+        name="sweep",
+        reference="plain",
+        targets={name: Target(name=name, launch=launch) for name, launch in targets.items()},
+        scenarios=[replace(demo_scenarios()[1], max_tokens=40)],
+        requests=Requests(count=3),
+        concurrency=[1, 2],
+        together=True,
+        rounds=1,
+        seed=5,
+    )
+    return api.run(experiment, tmp_path_factory.mktemp("sweep") / "run")
+
+
+def test_a_sweep_over_draft_length_gives_the_law_of_the_step_cost(swept):
+    _, results = swept
+    assert {n: t.draft_tokens for n, t in results.targets.items()} == {
+        "plain": None, "d1": 1, "d3": 3,
+    }  # fmt: skip
+    tuning = next(t for t in results.tuning if t.target == "d3" and t.concurrency == 1)
+    by_k = {p.draft_tokens: p for p in tuning.predicted}
+    assert [by_k[k].basis for k in (1, 2, 3, 4)] == [
+        "measured", "predicted", "measured", "extrapolated",
+    ]  # fmt: skip
+    # A draft pass of the same model costs about one plain step more, and nothing is gained.
+    assert tuning.pass_cost.value > 0.5
+    assert by_k[1].step_cost < by_k[2].step_cost < by_k[3].step_cost
+    assert tuning.best_draft_tokens == 0
+    assert by_k[1].tokens_per_step > 1.3
+    cell = next(c for c in results.cells if c.target == "d3" and c.concurrency == 1)
+    assert len(cell.drafting.position_acceptance) == 3
+
+
+def test_a_sweep_over_concurrency_gives_totals_and_the_side_of_the_crossover(swept):
+    path, results = swept
+    two = {c.target: c for c in results.cells if c.concurrency == 2}
+    assert set(two) == {"plain", "d1", "d3"}
+    assert all(c.requests == 4 for c in two.values())
+    assert all(c.errors == {} for c in two.values())
+    # Acceptance under load comes from the responses: counters cannot be told apart.
+    assert two["d1"].drafting.witness == "response"
+    assert 0 < two["d1"].drafting.rate <= 1
+    assert {c.target for c in results.crossovers} == {"d1", "d3"}
+    assert all("does not pay" in c.text for c in results.crossovers)
+    records = [r for r in load(path).records if r.concurrency == 2 and r.target == "plain"]
+    assert any(r.phase == "warmup" for r in records)
+
+
 def test_demo_prints_both_targets_and_both_scenarios(cli, model, tmp_path):
     done = cli("demo", "-n", "3", "--json", "--out", "demo", timeout=400,
                env={"DRAFTMETER_DEMO_MODEL": str(model)}, check=0)  # fmt: skip

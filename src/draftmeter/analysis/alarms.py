@@ -27,6 +27,7 @@ DRIFT = 0.05
 OUTLIER = 0.5
 LENGTHS_DIFFER = 1.5
 FINISHES_DIFFER = 1 / 3
+STEP_TIME_DIFFERS = 0.10
 DEAD_AFTER_DRAFTS = 20
 
 
@@ -55,7 +56,7 @@ def all_of(seen: Seen) -> list[Warn]:
         _errors, _buffered, _tokens_unknown, _short_answers, _too_few_pairs, _outputs_differ,
         _within_machine_noise, _outliers, _drift, _client_busy, _cached_prompt, _nothing_drafted,
         _accepted_nothing, _position_dead, _drafts_shorter, _repeating_text,
-        _first_chunk_assumed, _counts_differ, _no_counterpart,
+        _first_chunk_assumed, _counts_differ, _step_time_differs, _no_counterpart,
     )  # fmt: skip
     return [warning for check in checks if (warning := check(seen)) is not None]
 
@@ -330,6 +331,20 @@ def _counts_differ(seen: Seen) -> Warn | None:
     if not notes:
         return None
     return Warn("counts_differ", f"in {len(notes)} of {len(seen.ok)} requests {notes[0]}", "note")
+
+
+def _step_time_differs(seen: Seen) -> Warn | None:
+    """Field case 21c: the engine's own clock is an independent check of the time of a step."""
+    ours, theirs = seen.cell.step_ms, seen.cell.server_step_ms
+    if ours is None or theirs is None or seen.cell.concurrency > 1:
+        return None
+    if abs(ours / theirs - 1) <= STEP_TIME_DIFFERS:
+        return None
+    return Warn(
+        "step_time_differs",
+        f"a step takes {ours:.3g} ms as the stream shows it, {theirs:.3g} ms by the engine's own "
+        "clock: something between the two holds tokens back; measure from the server's host",
+    )
 
 
 def _no_counterpart(seen: Seen) -> Warn | None:

@@ -93,6 +93,7 @@ def _cell(
         decode_tok_s=decode,
         decode_tok_s_article=_article(group),
         step_ms=step_ms(per_step, decode.median) if per_step and decode else None,
+        server_step_ms=_server_step_ms(group),
         tokens_per_engine_step=per_step,
         total_tok_s=total_tok_s(_load_records(data, group.key)) if concurrency > 1 else None,
         speedup=speedup,
@@ -151,6 +152,19 @@ def _visible(group: Group) -> Spread | None:
             if t.visible_ttft_ms is not None and not t.buffered
         ]
     )
+
+
+def _server_step_ms(group: Group) -> float | None:
+    """Engine's decode time / (tokens - accepted), median over requests (field case 21c)."""
+    found = []
+    for record in group.ok:
+        counts = group.drafting.by_request.get(record.id)
+        off = group.info.speculative is False and group.drafting.drafting is None
+        accepted = 0 if off else counts.accepted if counts is not None else None
+        total_ms, tokens = record.server_decode_ms, record.completion_tokens
+        if total_ms and tokens and accepted is not None and tokens > accepted:
+            found.append(total_ms / (tokens - accepted))
+    return median(found) if found else None
 
 
 def _article(group: Group) -> float | None:

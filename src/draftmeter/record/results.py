@@ -104,9 +104,10 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     ``tokens_per_engine_step`` = decode tokens / (decode tokens - accepted), over all steps, drafted
     or not (decode tokens leave out the first chunk, which the prefill gave; it equals
     1 + accepted / drafts when every step drafts), geometric mean over requests; ``step_ms`` is
-    the time of such a step. ``step_cost`` is the geometric mean of the paired requests' own, so
-    speedup over the plain target = tokens per engine step / step cost. ``total_tok_s`` is what all
-    streams got together while every one of them was busy; None with one stream.
+    the time of such a step; ``server_step_ms`` the same by the engine's own clock, where it tells
+    its decode time: an independent check. ``step_cost`` is the geometric mean of the paired
+    requests' own, so speedup over the plain target = tokens per engine step / step cost.
+    ``total_tok_s`` is what all streams got together while every one of them was busy; None with one stream.
     """
 
     target: str
@@ -122,6 +123,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     decode_tok_s: Spread | None
     decode_tok_s_article: float | None
     step_ms: float | None
+    server_step_ms: float | None = None
     tokens_per_engine_step: float | None
     total_tok_s: Estimate | None = None
     speedup: Speedup | None
