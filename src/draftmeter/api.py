@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ import msgspec
 from draftmeter.analysis.cells import summarise
 from draftmeter.analysis.findings import Finding, findings
 from draftmeter.analysis.stopping import pairs_wanted
+from draftmeter.decision.compare import Comparison, Metric, differences
+from draftmeter.decision.compare import compare as compare_runs
 from draftmeter.decision.policy import Policy, policy_of, verdicts
 from draftmeter.decision.recommend import recommendations
 from draftmeter.decision.verify import proposed
@@ -182,6 +184,26 @@ def verification(
         experiment, name=f"{experiment.name}-verify", targets=targets, policy={}, aa=False
     )
     return plan, tried
+
+
+def compare(baseline: Path, candidate: Path, limits: Mapping[str, float]) -> Comparison:
+    """Run B against run A; ``limits`` are the gate: slower, acceptance, ttft as fractions.
+
+    Raises:
+        UsageError: they did not measure the same thing.
+    """
+    a, b = load(baseline), load(candidate)
+    found = differences(a.experiment, b.experiment)
+    if found:
+        more = f" (and {len(found) - 2} more)" if len(found) > 2 else ""
+        raise UsageError("these runs must not be compared: " + "; ".join(found[:2]) + more)
+    known: dict[Metric, float] = {
+        key: limits[key] for key in ("slower", "acceptance", "ttft") if key in limits
+    }
+    comparison = compare_runs(a, b, known)
+    if not comparison.changes:
+        raise UsageError("the runs have no target and scenario in common")
+    return comparison
 
 
 def _measure(

@@ -12,6 +12,7 @@ import typer
 from draftmeter import __version__
 from draftmeter.cli import (
     check,
+    compare,
     decide,
     demo,
     measure,
@@ -32,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, check, measure, run, tune, decide, report, roofline, probe, scenarios):
+for verb in (demo, check, measure, run, tune, decide, compare, report, roofline, probe, scenarios):
     verb.register(app)
 
 

@@ -96,6 +96,19 @@ def emit(output: str | bytes) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def write_file(path: Path, data: bytes, *, append: bool = False) -> None:
+    """Write an output file the user named.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        with path.open("ab" if append else "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
 def with_scheme(url: str) -> str:
     """``localhost:8000`` as people type it, as an address."""
     return url if "//" in url else f"http://{url}"

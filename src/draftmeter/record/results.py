@@ -107,7 +107,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     the time of such a step; ``server_step_ms`` the same by the engine's own clock, where it tells
     its decode time: an independent check. ``step_cost`` is the geometric mean of the paired
     requests' own, so speedup over the plain target = tokens per engine step / step cost.
-    ``total_tok_s`` is what all streams got together while every one of them was busy; None with one stream.
+    ``total_tok_s`` is what all streams got together while every one of them was busy; None with
+    one stream.
     """
 
     target: str
