@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import xml.etree.ElementTree as ET  # noqa: S405 - our own files
+import xml.etree.ElementTree as ET
 
 import msgspec
 import numpy as np

@@ -126,6 +126,7 @@ def swept(model, tmp_path_factory):
         scenarios=[replace(demo_scenarios()[1], max_tokens=40)],
         requests=Requests(count=3),
         concurrency=[1, 2],
+        predictability=True,
         together=True,
         rounds=1,
         seed=5,
@@ -165,6 +166,22 @@ def test_a_sweep_over_concurrency_gives_totals_and_the_side_of_the_crossover(swe
     assert all("does not pay" in c.text for c in results.crossovers)
     records = [r for r in load(path).records if r.concurrency == 2 and r.target == "plain"]
     assert any(r.phase == "warmup" for r in records)
+
+
+def test_log_probabilities_say_how_sure_the_model_is(swept):
+    path, results = swept
+    rows = {p.drafter: p for p in results.predictability}
+    assert set(rows) == {"d1", "d3"}
+    row = rows["d1"]
+    assert row.target == "plain"
+    assert row.requests == 3
+    assert 0.3 < row.p_max.value < 1
+    assert 0 < row.entropy_nats.low <= row.entropy_nats.value <= row.entropy_nats.high < 5
+    asked = [r for r in load(path).records if r.phase == "logprobs"]
+    assert {r.target for r in asked} == {"plain"}
+    assert all(len(tops) == 20 for r in asked for tops in r.logprobs)
+    # the last token ends the answer and is not always told
+    assert all(len(r.logprobs) >= r.completion_tokens - 1 for r in asked)
 
 
 def test_demo_prints_both_targets_and_both_scenarios(cli, model, tmp_path):

@@ -281,6 +281,7 @@ async def _session(
             judge=judge,
             on_event=on_event,
             records=records,
+            infos=dict(environment.targets),
             on_info=keep,
         )
         await session.run()

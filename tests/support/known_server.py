@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import gc
 import json
+import math
 import random
 import socket
 import struct
@@ -42,6 +43,7 @@ class Config:
     ``position_acceptance[i]`` is P(the first i+1 drafts are all accepted).
     ``fault`` is ``{"request": n | "all", "kind": ..., "after_chunks": n}``, or a list of them;
     ``foreign`` ``{"drafts", "drafted", "accepted", "generation_tokens"}`` is added per request.
+    Every token's likeliest have ``probabilities``; ``top_logprobs`` beyond the most are refused.
     """
 
     seed: int = 0
@@ -77,6 +79,8 @@ class Config:
     metrics_auth: bool = False
     metrics: str = "on"
     fault: dict | list | None = None
+    probabilities: tuple[float, ...] = ()
+    most_logprobs: int = 20
 
     def __post_init__(self):
         law = tuple(self.position_acceptance)
@@ -232,6 +236,11 @@ class Stream:
             delta["content"] = said
         choice = {"index": 0, "delta": delta, "logprobs": None,
                   "finish_reason": self.reason if last else None}  # fmt: skip
+        if self.config.probabilities and self.body.get("logprobs"):
+            tops = [{"token": f"t{n}", "logprob": math.log(p)}
+                    for n, p in enumerate(self.config.probabilities)]  # fmt: skip
+            told = {**tops[-1], "top_logprobs": tops[: self.body.get("top_logprobs") or 0]}
+            choice["logprobs"] = {"content": [told] * chunk.tokens}
         if self.ids:
             choice["token_ids"] = [100 + n % 1000 for n in numbers]
         self.sent_tokens += chunk.tokens
@@ -322,11 +331,8 @@ class Server:
             return reply(writer, 200, pages[path])
         return reply(writer, 404, {"detail": "Not Found"})
 
-    async def chat(self, raw, received_ns, reader, writer):
-        try:
-            body = json.loads(raw)
-        except ValueError:
-            return reply(writer, 400, error(400, "JSON decode error"))
+    def refusal(self, body):
+        """Status and body for a request that is not taken; None for one that is."""
         for name in self.config.refuse_fields:
             place = body
             for part in name.split("."):
@@ -338,9 +344,21 @@ class Server:
                     "loc": loc,
                     "msg": "Extra inputs are not permitted",
                 }
-                return reply(writer, 400, error(400, str([{**detail, "input": place}])))
+                return 400, error(400, str([{**detail, "input": place}]))
+        if (body.get("top_logprobs") or 0) > self.config.most_logprobs:
+            return 400, error(400, f"top_logprobs: at most {self.config.most_logprobs}")
         if body.get("model", self.config.model) != self.config.model:
-            return reply(writer, 404, error(404, f"The model `{body['model']}` does not exist."))
+            return 404, error(404, f"The model `{body['model']}` does not exist.")
+        return None
+
+    async def chat(self, raw, received_ns, reader, writer):
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            return reply(writer, 400, error(400, "JSON decode error"))
+        refusal = self.refusal(body)
+        if refusal is not None:
+            return reply(writer, *refusal)
         stream = Stream(self, len(self.requests), body, received_ns)
         self.requests.append(stream.truth)
         kind = stream.fault.get("kind")

@@ -23,6 +23,7 @@ from draftmeter.analysis.intervals import (
 )
 from draftmeter.analysis.load import crossovers, total_tok_s
 from draftmeter.analysis.pairs import log_ratios, speeds, speedup_of
+from draftmeter.analysis.predictability import predictabilities
 from draftmeter.analysis.stepcost import break_even_rate, step_cost, step_ms
 from draftmeter.analysis.tuning import tunings
 from draftmeter.record.results import (
@@ -59,6 +60,7 @@ def summarise(data: RunData) -> Results:
         machine_noise=noise,
         tuning=tuning,
         crossovers=crossovers(groups, data.reference, data.experiment, tuning),
+        predictability=predictabilities(groups, data),
         roofline=[],
         waterfall=[],
         verdicts=[],

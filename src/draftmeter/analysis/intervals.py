@@ -19,6 +19,10 @@ MINIMUM_CLUSTERS = 3
 MINIMUM_FOR_MEDIAN = 6
 """P(all six values on one side of the median) = 2/64 < 5 %; with five it is 2/32."""
 
+MINIMUM_FOR_CORRELATION = 4
+"""Fisher's standard error is 1 / sqrt(n - 3)."""
+
+Z95 = 1.959964
 _LARGEST_LOG = 700.0
 
 
@@ -86,6 +90,46 @@ def clustered_ratio_interval(
     squares = math.fsum((a - r * b) ** 2 for a, b in pairs)
     half = t_quantile((1 + level) / 2, m - 1) * math.sqrt(m / (m - 1) * squares) / whole
     return Estimate(r, r - half, r + half)
+
+
+def difference_interval(
+    a: Estimate, clusters_a: int, b: Estimate, clusters_b: int, level: float = 0.95
+) -> Estimate:
+    """B - a of two clustered rates: their standard errors joined as Welch does.
+
+    SE^2 = SE_a^2 + SE_b^2, degrees of freedom (SE_a^2 + SE_b^2)^2 / sum SE^4 / (m - 1) (Welch,
+    Biometrika 34, 1947). No bounds where one of them has none, unless it is an interval of no
+    width. ``clusters_*`` are the requests behind each.
+    """
+    value = b.value - a.value
+    errors = []
+    for e, m in ((a, clusters_a), (b, clusters_b)):
+        if e.low is None or e.high is None or m < 2:
+            return Estimate(value, None, None)
+        errors.append((e.high - e.low) / 2 / t_quantile((1 + level) / 2, m - 1))
+    squares = errors[0] ** 2 + errors[1] ** 2
+    if squares == 0:
+        return Estimate(value, None, None)
+    df = squares**2 / (errors[0] ** 4 / (clusters_a - 1) + errors[1] ** 4 / (clusters_b - 1))
+    half = t_quantile((1 + level) / 2, df) * math.sqrt(squares)
+    return Estimate(value, value - half, value + half)
+
+
+def correlation_interval(x: Sequence[float], y: Sequence[float]) -> Estimate | None:
+    """Pearson's r with Fisher's interval: tanh(atanh r +- 1.96 / sqrt(n - 3)), 95 %.
+
+    None below four points, or where one of them does not vary (Fisher, Metron 1, 1921).
+    """
+    n = len(x)
+    if n < MINIMUM_FOR_CORRELATION:
+        return None
+    (mx, sx), (my, sy) = mean_and_sd(x), mean_and_sd(y)
+    if sx == 0 or sy == 0:
+        return None
+    r = math.fsum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / ((n - 1) * sx * sy)
+    z = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
+    half = Z95 / math.sqrt(n - 3)
+    return Estimate(r, math.tanh(z - half), math.tanh(z + half))
 
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:

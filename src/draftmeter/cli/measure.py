@@ -33,6 +33,9 @@ def measure(
     api_key_env: str | None = typer.Option(
         None, "--api-key-env", metavar="NAME", help="Environment variable that holds the API key."
     ),
+    predictability: bool = typer.Option(
+        False, "--predictability", help="Ask each prompt once more, with log-probabilities."
+    ),
     keep_cache: bool = typer.Option(False, "--keep-cache", help="Let the prefix cache answer."),
     out: Path | None = OUT_OPTION,
     as_json: bool = JSON_OPTION,
@@ -65,6 +68,7 @@ def measure(
             "targets": targets,
             "scenarios": scenario or ["en_chat", "code_agent"],
             "requests": wish,
+            "predictability": predictability,
             "cache": "keep" if keep_cache else "bust",
         },
         Path.cwd(),

@@ -19,6 +19,12 @@ from draftmeter.record.types import RequestRecord
 from draftmeter.report.numbers import duration, number, percent, with_interval
 from draftmeter.report.safe import printable
 
+_WORDS = {
+    "warmup": "warming up",
+    "aa": "measuring against itself",
+    "logprobs": "asking for log-probabilities",
+}
+
 
 class Progress:
     """A live table; a context manager, whose ``on_event`` is given to the session."""
@@ -60,11 +66,12 @@ class Progress:
             case Planned(scenario, pairs):
                 self.planned[scenario] = pairs
             case Sending(target, scenario, phase, _):
-                what = {"warmup": "warming up", "aa": "measuring against itself"}.get(phase, "")
+                what = _WORDS.get(phase, "")
                 self.status = f"{target}, {scenario} {what}".strip()
             case Finished(record):
-                self.count += 1
-                self.busy_s += (record.done_us or 0) / 1e6
+                if record.phase != "logprobs":
+                    self.count += 1
+                    self.busy_s += (record.done_us or 0) / 1e6
                 if record.phase == "measure":
                     self.records[record.target, record.scenario].append(record)
             case Note(text):

@@ -12,8 +12,8 @@ import msgspec
 from draftmeter.analysis.groups import CellKey, Group, groups_of
 from draftmeter.analysis.intervals import (
     clustered_ratio_interval,
+    difference_interval,
     log_ratio_interval,
-    t_quantile,
 )
 from draftmeter.analysis.pairs import pair_key
 from draftmeter.record.results import Estimate
@@ -205,36 +205,19 @@ def _by_prompt(group: Group, values: Mapping[Any, float]) -> dict[tuple[int, int
 
 
 def _acceptance(seen: _Seen) -> tuple[Estimate | None, int]:
-    """Difference of acceptance rates: two clustered intervals, joined as Welch does.
-
-    SE^2 = SE_a^2 + SE_b^2, degrees of freedom (SE_a^2 + SE_b^2)^2 / sum SE^4 / (m - 1).
-    """
-    sides = [_rate(seen.a), _rate(seen.b)]
-    if None in sides:
+    """Difference of acceptance rates: two clustered intervals, joined as Welch does."""
+    (a, na), (b, nb) = _rate(seen.a), _rate(seen.b)
+    if a is None or b is None:
         return None, 0
-    (a, sa, na), (b, sb, nb) = (side for side in sides if side is not None)
-    pairs = min(na, nb)
-    if sa is None or sb is None:
-        return Estimate(b - a, None, None), pairs
-    squares = sa**2 + sb**2
-    if squares == 0:
-        return Estimate(b - a, None, None), pairs
-    df = squares**2 / (sa**4 / (na - 1) + sb**4 / (nb - 1))
-    half = t_quantile(0.975, df) * math.sqrt(squares)
-    return Estimate(b - a, b - a - half, b - a + half), pairs
+    return difference_interval(a, na, b, nb), min(na, nb)
 
 
-def _rate(group: Group) -> tuple[float, float | None, int] | None:
-    """Acceptance, its standard error, and how many requests tell it."""
+def _rate(group: Group) -> tuple[Estimate | None, int]:
+    """Acceptance, and how many requests tell it."""
     told = [c for c in group.drafting.by_request.values() if c.drafted]
-    found = clustered_ratio_interval(
+    return clustered_ratio_interval(
         [c.accepted or 0 for c in told], [c.drafted or 0 for c in told]
-    )
-    if found is None:
-        return None
-    if found.high is None:
-        return found.value, None, len(told)
-    return found.value, (found.high - found.value) / t_quantile(0.975, len(told) - 1), len(told)
+    ), len(told)
 
 
 _METRICS: dict[Metric, Callable[[_Seen], tuple[Estimate | None, int]]] = {

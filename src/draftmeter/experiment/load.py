@@ -34,8 +34,8 @@ from draftmeter.experiment.yamlfile import PathKey, read_yaml
 
 _TOP = (
     "name", "reference", "targets", "scenarios", "requests", "concurrency", "context",
-    *POLICY_KEYS, "aa", "together", "rounds", "warmup", "cache", "seed", "timeouts", "device",
-    "bandwidth",
+    *POLICY_KEYS, "aa", "predictability", "together", "rounds", "warmup", "cache", "seed",
+    "timeouts", "device", "bandwidth",
 )  # fmt: skip
 _TARGET = ("url", "launch", "model", "engine", "metrics_url", "api_key_env", "headers", "env",
            "extra_body",
@@ -127,6 +127,7 @@ def _readers(source: Source) -> dict[str, Callable[[Any], Any]]:
         "concurrency": lambda d: _concurrency(d, source),
         "context": lambda d: _context(d, source),
         "aa": lambda d: flag(d, ("aa",), source),
+        "predictability": lambda d: flag(d, ("predictability",), source),
         "together": lambda d: flag(d, ("together",), source),
         "rounds": lambda d: whole(d, ("rounds",), source, least=1),
         "warmup": lambda d: whole(d, ("warmup",), source, least=0),

@@ -98,7 +98,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     stand before each prompt (empty: none, the prompt as it is). Every combination is measured.
     ``policy`` limits each scenario; ``traffic`` is each one's share of the tokens, ``candidates``
     the targets to judge (empty: those that no rule names to compare with).
-    ``aa`` measures the reference against itself first.
+    ``aa`` measures the reference against itself first; ``predictability`` asks plain targets for
+    log-probabilities in requests of their own, that nothing else is taken from.
     ``device`` (its full name) or ``bandwidth_gb_s`` is what the roofline is drawn with; without
     either, the GPU of this machine if there is one.
     """
@@ -114,6 +115,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     traffic: dict[str, float] = {}
     candidates: list[str] = []
     aa: bool = False
+    predictability: bool = False
     together: bool = False
     rounds: int = 2
     warmup: int = 1

@@ -208,6 +208,7 @@ async def ask_once(
     mark = None
     if experiment.cache == "bust":
         apart = _apart(experiment, live.name, task.arm) + _load_mark(task.level)
+        apart += "p" if task.phase == "logprobs" else ""  # the second time it is asked
         mark = order.nonce(experiment.seed, scenario.name, task.pair, apart)
     messages = scenario.prompts[task.prompt]
     if task.context:
@@ -252,5 +253,6 @@ async def ask_once(
         accepted_steps=drafted.accepted_steps if drafted else None,
         server_decode_ms=timings.predicted_ms if timings else None,
         client_cpu=round(cpu / wall, 4) if wall > 0 else None,
+        logprobs=[[round(p, 5) for p in tops] for tops in answer.logprobs] or None,
         error=answer.error,
     )

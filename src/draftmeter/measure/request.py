@@ -59,6 +59,7 @@ class Answer:
     final: FinalFields = field(default_factory=FinalFields)
     error: RequestError | None = None
     server_header: str | None = None
+    logprobs: list[list[float]] = field(default_factory=list)
 
 
 class _Reader:
@@ -111,6 +112,8 @@ class _Reader:
                 or answer.final.speculative_decoding,
                 extra=chunk.extra or answer.final.extra,
             )
+        if chunk.logprobs is not None:
+            answer.logprobs += chunk.logprobs
         if chunk.has_choice:
             self.tokens(chunk, at_us)
 

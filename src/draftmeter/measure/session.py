@@ -20,17 +20,15 @@ from draftmeter.experiment.filler import filler
 from draftmeter.experiment.model import Experiment, Level, Scenario, Target
 from draftmeter.measure import order
 from draftmeter.measure.ask import Task, ask_once, words_per_token
+from draftmeter.measure.counting import count
 from draftmeter.measure.environment import gpu_memory_used_bytes
 from draftmeter.measure.events import Finished, Note, OnEvent, Planned, Sending
 from draftmeter.measure.load import load_block, pairs_under_load
-from draftmeter.measure.probe import (
-    LiveTarget,
-    scrape,
-    scrape_settled,
-)
+from draftmeter.measure.logprobs import logprobs_pass, missing_logprobs
+from draftmeter.measure.probe import LiveTarget
 from draftmeter.measure.serving import gpu_free, up
 from draftmeter.record.folder import RunFolder
-from draftmeter.record.types import CounterRecord, Phase, RequestRecord, TargetInfo
+from draftmeter.record.types import Phase, RequestRecord, TargetInfo
 
 MINIMUM_PAIRS = 3  # below this no interval exists, so a time budget never ends earlier
 MAXIMUM_PAIRS = 200  # a noisy pilot may ask for thousands
@@ -65,7 +63,9 @@ class Session:
         Raises:
             ServerError: a target could not be started or keeps failing; what was measured is kept.
         """
-        self.spent_s = sum((r.done_us or 0) / 1e6 / r.concurrency for r in self.records)
+        self.spent_s = sum(
+            (r.done_us or 0) / 1e6 / r.concurrency for r in self.records if r.phase != "logprobs"
+        )
         self.next_id = 1 + max((r.id for r in self.records), default=-1)
         targets = list(self.experiment.targets.values())
         if self.experiment.together or all(t.url for t in targets):
@@ -85,6 +85,8 @@ class Session:
                     await self._turns(live, planned, level)
                 else:
                     await self._loads(live, planned, level)
+            for one in live.values():
+                await logprobs_pass(self, one, planned)
 
     async def _turns(
         self, live: dict[str, LiveTarget], planned: dict[str, int], level: Level
@@ -132,7 +134,7 @@ class Session:
         for scenario in self.experiment.scenarios:
             end = pairs_under_load(planned[scenario.name], level) if last is None else last
             share = [first + p for p in order.share(end - first, rounds, number)]
-            pairs = [p for p in share if not self._done(live.name, scenario.name, p, level)]
+            pairs = [p for p in share if not self.done(live.name, scenario.name, p, level)]
             if pairs:
                 await load_block(self, live, scenario, level, pairs, number)
 
@@ -248,12 +250,16 @@ class Session:
                     if pair < planned[turn.scenario]:
                         task = Task(pair, turn.prompt, round_number=number, level=level)
                         await self._request(live, turn.scenario, task)
+        if first == 0 and number == rounds - 1:
+            await logprobs_pass(self, live, planned)
 
     def _missing(
         self, name: str, span: tuple[int, int], rounds: int, planned: dict[str, int], number: int
     ) -> bool:
         """Is anything of a target's share of a round not measured yet?"""
         first, last = span
+        if first == 0 and number == rounds - 1 and missing_logprobs(self, name, planned):
+            return True
         for level in self.experiment.levels:
             for scenario in self.experiment.scenarios:
                 wanted = planned[scenario.name]
@@ -263,13 +269,13 @@ class Session:
                 share = (begin + p for p in order.share(end - begin, rounds, number))
                 if any(
                     (level.concurrency > 1 or pair < wanted)
-                    and not self._done(name, scenario.name, pair, level)
+                    and not self.done(name, scenario.name, pair, level)
                     for pair in share
                 ):
                     return True
         return False
 
-    def _done(
+    def done(
         self,
         target: str,
         scenario: str,
@@ -278,6 +284,7 @@ class Session:
         phase: Phase = "measure",
         arm: int | None = None,
     ) -> bool:
+        """Is this request on record?"""
         return any(
             (r.target, r.scenario, r.pair, r.phase, r.arm, r.concurrency, r.context_tokens)
             == (target, scenario, pair, phase, arm, level.concurrency, level.context_tokens)
@@ -307,7 +314,7 @@ class Session:
     async def _request(self, live: LiveTarget, scenario_name: str, task: Task) -> None:
         """Make a request of one stream, unless it was made; the target is warmed up before."""
         level = task.level
-        if self._done(live.name, scenario_name, task.pair, level, task.phase, task.arm):
+        if self.done(live.name, scenario_name, task.pair, level, task.phase, task.arm):
             return
         scenario = next(s for s in self.experiment.scenarios if s.name == scenario_name)
         if (live.name, scenario_name) not in self.warm:
@@ -323,26 +330,28 @@ class Session:
         context = await self.context_text(live, level)
         await self.one(live, scenario, replace(task, context=context))
 
-    async def one(self, live: LiveTarget, scenario: Scenario, task: Task) -> None:
+    async def one(self, live: LiveTarget, scenario: Scenario, task: Task) -> RequestRecord:
         """One request: counters around it if it is alone, and its line on disk when it ends."""
         self.on_event(Sending(live.name, scenario.name, task.phase, task.pair))
         number = self.next_id
         self.next_id += 1
-        counted = task.phase != "warmup" and task.level.concurrency == 1
+        counted = task.phase in ("measure", "aa") and task.level.concurrency == 1
         if counted:
-            await self._count(live, number, "before")
+            await count(self.http, self.folder, live, number, "before")
         record = await ask_once(
             self.http, live, scenario, self.experiment, task,
             number=number, session_s=time.monotonic() - self.begun,
         )  # fmt: skip
         if counted:
-            await self._count(live, number, "after")
+            await count(self.http, self.folder, live, number, "after")
         self.folder.add_request(record)
         self.records.append(record)
-        if task.level.concurrency == 1:
-            self.spent_s += (record.done_us or 0) / 1e6
         self.on_event(Finished(record))
-        self._watch_failures(record)
+        if task.phase != "logprobs":  # asked for beside the budget; a refusal is an answer
+            if task.level.concurrency == 1:
+                self.spent_s += (record.done_us or 0) / 1e6
+            self._watch_failures(record)
+        return record
 
     async def context_text(self, live: LiveTarget, level: Level) -> str:
         """The text that stands before a prompt at a level, as long as the server counts it.
@@ -361,27 +370,6 @@ class Session:
         if self.words_per_token is None:
             self.words_per_token = await words_per_token(self.http, live, self.experiment.timeouts)
         return filler(round(level.context_tokens * self.words_per_token))
-
-    async def _count(self, live: LiveTarget, number: int, moment: str) -> None:
-        """Scrape the counters around a request, if this server has any that can be read."""
-        if live.metrics_problem is not None:
-            return
-        settled = True
-        if moment == "before":
-            seen = await scrape(self.http, live)
-        else:
-            seen, settled = await scrape_settled(self.http, live)
-        self.folder.add_counters(
-            CounterRecord(
-                target=live.name,
-                request=number,
-                moment="before" if moment == "before" else "after",
-                at=time.time(),
-                snapshot=None if isinstance(seen, str) else seen,
-                settled=settled,
-                problem=seen if isinstance(seen, str) else None,
-            )
-        )
 
     def _watch_failures(self, record: RequestRecord) -> None:
         """Stop loading a server that only fails (it may be our requests that hurt it)."""

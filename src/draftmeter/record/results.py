@@ -273,10 +273,11 @@ class Predictability(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: that the means are over; ``requests`` they came from.
         p_max: mean probability of the likeliest token (the model's own distribution).
-        entropy_nats: mean entropy bounds; ``low`` and ``high`` are bounds for the tail that 20
-            log-probabilities do not show, not a confidence interval.
+        entropy_nats: the middle of the mean entropy's bounds; the interval covers what 20
+            log-probabilities leave open of the tail as well as the sampling of requests.
         ceiling: mean p_max at the scenario's temperature: no greedy drafter is accepted more often
-            at the first position.
+            at the first position. None where the temperature is the server's own, unknown.
+        first_position: acceptance there; None where the drafter did not draft in every step.
         text_loss: 1 - ceiling: what the text's own uncertainty costs a greedy drafter.
         drafter_loss: ceiling - first position's acceptance: what a better drafter could bring.
         correlation: of a prompt's mean p_max with its acceptance rate; None where there are
@@ -289,11 +290,11 @@ class Predictability(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     p_max: Estimate
     entropy_nats: Estimate
-    ceiling: Estimate
+    ceiling: Estimate | None
     drafter: str | None
-    first_position: float | None
-    text_loss: float
-    drafter_loss: float | None
+    first_position: Estimate | None
+    text_loss: Estimate | None
+    drafter_loss: Estimate | None
     correlation: Estimate | None
     text: str
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Phase = Literal["warmup", "measure", "aa"]
+Phase = Literal["warmup", "measure", "aa", "logprobs"]
 TokenSource = Literal["token_ids", "running_usage", "final_usage"]
 ErrorKind = Literal[
     "connect", "tls", "http", "stream", "closed", "first_token_timeout", "stall", "timeout",
@@ -117,6 +117,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         server_decode_ms: the engine's own decode time for this response (llama.cpp
             ``timings.predicted_ms``).
         client_cpu: CPU time this process used while the request ran, as a share of one core.
+        logprobs: in phase "logprobs", which is for nothing else: natural log-probabilities of
+            each token's likeliest candidates, the likeliest first.
     """
 
     id: int
@@ -149,6 +151,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     accepted_steps: list[int] | None = None
     server_decode_ms: float | None = None
     client_cpu: float | None = None
+    logprobs: list[list[float]] | None = None
     error: RequestError | None = None
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from draftmeter.report.decision import recommendation_lines, verdict_lines
 from draftmeter.report.load import load_lines
 from draftmeter.report.numbers import NONE
+from draftmeter.report.predictability import predictability_lines
 from draftmeter.report.safe import markdown
 from draftmeter.report.tables import (
     Block,
@@ -50,6 +51,9 @@ def to_markdown(results: Results) -> str:
         parts.append(f"## {markdown(block.title)}\n\n{markdown(block.subtitle)}")
         parts.append(_table(results, block, columns))
         parts.append(_list(visible_ttft(block)))
+    predictable = predictability_lines(results)
+    if predictable:
+        parts.append("## How predictable the text is\n\n" + _list(predictable))
     under_load = load_lines(results)
     if under_load:
         parts.append("## Under load\n\n" + _list(under_load))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from draftmeter.report.decision import recommendation_lines, verdict_lines
 from draftmeter.report.load import load_lines
+from draftmeter.report.predictability import predictability_lines
 from draftmeter.report.safe import printable, shorten
 from draftmeter.report.tables import (
     REFERENCE,
@@ -66,6 +67,7 @@ def render(results: Results, console: Console) -> None:
     for block in blocks_of(results):
         _block(results, block, layout, console)
     _draft_length(results, console)
+    _lines(console, "How predictable the text is", predictability_lines(results))
     _lines(console, "Under load", load_lines(results))
     _why(results, console)
     _lines(console, "Machine noise", noise_lines(results))

@@ -250,7 +250,7 @@ def _hint(results: Results, cell: Cell, drafting: Drafting, outcome: Outcome) ->
             return (
                 f"The step is too dear for any acceptance: a draft of {k} gives at most "
                 f"{count(k + 1, 'token')} a step, and a step costs "
-                f"{cost_text} plain ones."
+                f"{cost_text} plain ones; look at CUDA graphs and the draft head, not at the text."
             )
         if outcome == "slower" and even > 0:
             cause = "Acceptance is fine, the step is too dear" if rate >= GOOD_RATE else None

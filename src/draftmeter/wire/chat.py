@@ -15,6 +15,7 @@ from draftmeter.wire.error_body import words_of_body
 from draftmeter.wire.salvage import loosely, salvage
 from draftmeter.wire.text import printable
 
+MOST_LOGPROBS = 20
 # Counts beyond this are no counts; as a float they would no longer be exact.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -78,6 +79,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             final usage there, once: only a second such chunk shows that the count runs.
         error: the server's message when the chunk reports a failure (field case 8).
         extra: SGLang's ``meta_info`` as it came, under that name.
+        logprobs: log-probabilities of the likeliest tokens, one list for each token of the chunk;
+            None where none were asked for.
     """
 
     content: str = ""
@@ -96,6 +99,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     timings: Timings | None = None
     speculative_decoding: SpeculativeDecoding | None = None
     extra: dict[str, Any] | None = None
+    logprobs: list[list[float]] | None = None
 
 
 class _Function(msgspec.Struct):
@@ -116,6 +120,19 @@ class _Delta(msgspec.Struct):
     function_call: _Function | None = None
 
 
+class _Top(msgspec.Struct):
+    logprob: float | None = None
+
+
+class _TokenLogprobs(msgspec.Struct):
+    logprob: float | None = None
+    top_logprobs: list[_Top] | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_TokenLogprobs] | None = None
+
+
 class _Choice(msgspec.Struct):
     index: int | None = None
     delta: _Delta | None = None
@@ -123,6 +140,7 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     meta_info: dict[str, Any] | None = None
+    logprobs: _Logprobs | None = None
 
 
 class _PromptDetails(msgspec.Struct):
@@ -207,6 +225,7 @@ def decode(data: bytes) -> Chunk | None:
         timings=timings,
         speculative_decoding=payload.metrics.speculative_decoding if payload.metrics else None,
         extra={"meta_info": meta_info} if meta_info else None,
+        logprobs=_logprobs(choice.logprobs) if choice.logprobs is not None else None,
     )
 
 
@@ -256,6 +275,15 @@ def _usage(told: _Usage) -> ChunkUsage:
         cached_tokens=prompt.cached_tokens if prompt else None,
         reasoning_tokens=told.reasoning_tokens if reasoning is None else reasoning,
     )
+
+
+def _logprobs(told: _Logprobs) -> list[list[float]]:
+    """Each token's likeliest, whichever of them was drawn; at most ``MOST_LOGPROBS``."""
+    found = []
+    for token in told.content or ():
+        tops = [t.logprob for t in token.top_logprobs or () if t.logprob is not None]
+        found.append(sorted(tops, reverse=True)[:MOST_LOGPROBS])
+    return found
 
 
 def _tool_arguments(delta: _Delta) -> str:
