@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from draftmeter import api
+from draftmeter.analysis.steps import steps_of
 from draftmeter.analysis.timing import timing_of
 from draftmeter.experiment.demo import demo_scenarios
 from draftmeter.experiment.model import Experiment, Requests, Target
@@ -198,3 +199,18 @@ def test_demo_prints_both_targets_and_both_scenarios(cli, model, tmp_path):
     text = cli("report", "demo", check=0).stdout
     assert "text_edit" in text
     assert "x (" in text
+
+
+def test_every_token_is_free_or_paid_for(measured):
+    path, _ = measured
+    data = load(path)
+    free = 0
+    for r in data.records:
+        if r.phase == "measure":
+            found = steps_of(r, data.environment.targets[r.target])
+            assert found.free + found.paid == r.completion_tokens
+            accepted = r.drafting.accepted if r.drafting else 0
+            assert found.free + found.cut == accepted
+            assert sum(found.tokens) == r.completion_tokens
+            free += found.free
+    assert free > 0

@@ -154,6 +154,17 @@ async def first_token(
     return False
 
 
+def _accepted_so_far(answer: Answer) -> list[int] | None:
+    """The running count for the record: empty when it stayed 0, None when it was not kept."""
+    told = answer.accepted_so_far
+    if told is None or answer.token_source != "running_usage":
+        return None
+    # A count for each chunk, or for each but the last, which the end of the answer brought.
+    if len(told) not in (len(answer.at_us), len(answer.at_us) - 1):
+        return None
+    return told if any(told) else []
+
+
 def _apart(experiment: Experiment, target: str, arm: int | None) -> str:
     """What keeps two askings of one server apart: the same mark twice would be a cached prompt.
 
@@ -245,6 +256,7 @@ async def ask_once(
         kinds="".join(answer.kinds),
         tokens=answer.tokens if known else None,
         token_source=answer.token_source,
+        accepted_so_far=_accepted_so_far(answer),
         usage=answer.usage,
         finish_reason=answer.finish_reason,
         model=answer.model,

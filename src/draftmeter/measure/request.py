@@ -43,6 +43,7 @@ class Answer:
     """What came back. Times in microseconds since the request was written to the socket.
 
     The parallel lists have one entry per token-bearing chunk; see ``record.types.RequestRecord``.
+    ``accepted_so_far`` is the engine's running count at each of them, None where it keeps none.
     """
 
     connect_ms: float | None = None
@@ -52,6 +53,7 @@ class Answer:
     pieces: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    accepted_so_far: list[int] | None = None
     token_source: TokenSource | None = None
     usage: Usage | None = None
     finish_reason: str | None = None
@@ -142,8 +144,17 @@ class _Reader:
                 answer.pieces[-1] += piece
             elif piece:
                 self.add(at_us, piece, kind, 0)
+                self.accepted(chunk)
             return
         self.add(at_us, piece, kind, count)
+        self.accepted(chunk)
+
+    def accepted(self, chunk: Chunk) -> None:
+        """Keep the running count that came with the chunk just added (llama.cpp)."""
+        if chunk.timings is not None and chunk.running_tokens is not None:
+            if self.answer.accepted_so_far is None:
+                self.answer.accepted_so_far = []
+            self.answer.accepted_so_far.append(chunk.timings.draft_n_accepted or 0)
 
     def add(self, at_us: int, piece: str, kind: str, count: int) -> None:
         answer = self.answer

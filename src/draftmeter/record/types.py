@@ -114,6 +114,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         token_source: where token counts come from; None: nowhere, counts are unknown.
         drafting: the response's own account of its drafting.
         drafted_steps, accepted_steps: the same, step by step, where the engine tells.
+        accepted_so_far: drafted tokens accepted until each chunk, by the engine's running count
+            (llama.cpp with ``timings_per_token``); empty: it stayed 0; None: no such count.
         server_decode_ms: the engine's own decode time for this response (llama.cpp
             ``timings.predicted_ms``).
         client_cpu: CPU time this process used while the request ran, as a share of one core.
@@ -149,6 +151,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     drafting: DraftCounts | None = None
     drafted_steps: list[int] | None = None
     accepted_steps: list[int] | None = None
+    accepted_so_far: list[int] | None = None
     server_decode_ms: float | None = None
     client_cpu: float | None = None
     logprobs: list[list[float]] | None = None
